@@ -28,12 +28,11 @@ SERVICES = {"orchestrator", "leaderboard", "learner", "worker", "evaluator"}
 ROOT = "orchestrator JobService/CreateJob"
 TRAIN = ["learner train", "orchestrator grant", ROOT]
 COMPLETE = ["orchestrator PodService/CompleteWork", "learner PodService/CompleteWork", *TRAIN]
-HEARD_OF_PROPOSAL = [f"{service} LeaderboardService/ProposeCohort" for service in ("leaderboard", "orchestrator")]
-HEARD_OF_CANDIDATE = [f"{service} LeaderboardService/SubmitCandidate" for service in ("leaderboard", "orchestrator")]
+HEARD = [f"{service} LeaderboardService/Exchange" for service in ("leaderboard", "orchestrator")]
 LINES = [
     # Each is the child of the one behind it.
     [ROOT],
-    [*HEARD_OF_PROPOSAL, "orchestrator propose", ROOT],
+    [*HEARD, "orchestrator propose", ROOT],
     ["learner set up", *TRAIN],
     ["worker start environments", *TRAIN],
     ["worker collect rollout", "learner collect", *TRAIN],
@@ -41,7 +40,7 @@ LINES = [
     ["evaluator evaluate policies", "learner order", *TRAIN],
     ["learner write checkpoints", *TRAIN],
     COMPLETE,
-    [*HEARD_OF_CANDIDATE, "orchestrator deliver", *COMPLETE],
+    [*HEARD, "orchestrator deliver", *COMPLETE],
 ]
 
 

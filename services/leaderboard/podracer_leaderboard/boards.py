@@ -78,7 +78,12 @@ class Boards:
     async def delete(self, name: str) -> None:
         """With all that belongs to it; nothing where it is not there."""
         messages.check_leaderboard(name, "name")
-        await self._database.write(lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name)))
+
+        def operation(session: Session) -> None:
+            session.execute(delete(BoardRow).where(BoardRow.name == name))
+            session.expire_all()  # also the rows that go with it
+
+        await self._database.write(operation)
         self._changes.ring()
 
 
@@ -99,7 +104,7 @@ class Aliases:
         if request.HasField("checkpoint"):
             messages.check_agent(request.agent)
 
-        def operation(session: Session) -> AliasRow:
+        def operation(session: Session) -> leaderboard_pb2.AliasChange:
             board = store.get_board(session, request.leaderboard)
             row = _alias_by_request(session, board.name, request.request_id)
             if row is None:
@@ -114,9 +119,9 @@ class Aliases:
                     create_time=store.now(),
                 )
                 session.add(row)
-            return row
+            return messages.alias_change(row)
 
-        return leaderboard_pb2.SetAliasResponse(change=messages.alias_change(await self._database.write(operation)))
+        return leaderboard_pb2.SetAliasResponse(change=await self._database.write(operation))
 
     async def history(
         self, request: leaderboard_pb2.ListAliasHistoryRequest

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
@@ -31,28 +32,11 @@ class Evaluations:
         self, request: leaderboard_pb2.RecordEvaluationsRequest
     ) -> leaderboard_pb2.RecordEvaluationsResponse:
         """Add evaluations to the history, each once; a challenge decides over its candidate."""
-        messages.check_leaderboard(request.leaderboard)
-        _check_evaluations(request.evaluations)
-        challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
-
-        def operation(session: Session) -> int:
-            board = store.get_board(session, request.leaderboard)
-            agents = {evaluation.agent for evaluation in request.evaluations}
-            known = session.scalars(
-                select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
-            )
-            unknown = agents.difference(known)
-            if unknown:
-                raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-            count = store_evaluations(session, board.name, request.evaluations)
-            for challenge in challenges:
-                places.confirm(session, board, competition_of(board.spec).updater, challenge)
-            return count
-
-        count = await self._database.write(operation)
-        if challenges:
+        check_evaluations(request)
+        response = await self._database.write(functools.partial(record, request=request))
+        if any(map(challenged_by, request.evaluations)):
             self._changes.ring()
-        return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
+        return response
 
     async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
         """Oldest first."""
@@ -68,11 +52,33 @@ class Evaluations:
         return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
 
 
+def record(
+    session: Session, request: leaderboard_pb2.RecordEvaluationsRequest
+) -> leaderboard_pb2.RecordEvaluationsResponse:
+    """Carry out a checked request. Raises NotFound where an agent is none of the board's."""
+    board = store.get_board(session, request.leaderboard)
+    agents = {evaluation.agent for evaluation in request.evaluations}
+    unknown = agents.difference(session.scalars(_KNOWN, {"board": board.name, "agents": list(agents)}))
+    if unknown:
+        raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
+    count = store_evaluations(session, board.name, request.evaluations)
+    for challenge in filter(challenged_by, request.evaluations):
+        places.confirm(session, board, competition_of(board.spec).updater, challenge)
+    return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
+
+
+_KNOWN = select(AgentRow.name).where(
+    AgentRow.board == bindparam("board"), AgentRow.name.in_(bindparam("agents", expanding=True))
+)
+_STORED = select(EvaluationRow).where(
+    EvaluationRow.board == bindparam("board"), EvaluationRow.evaluation_id.in_(bindparam("ids", expanding=True))
+)
+
+
 def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
     """How many of them were new. One that was stored before its checkpoint was written is completed."""
-    identifiers = {evaluation.evaluation_id for evaluation in evaluations}
-    query = select(EvaluationRow).where(EvaluationRow.board == board, EvaluationRow.evaluation_id.in_(identifiers))
-    stored = {row.evaluation_id: row for row in session.scalars(query)}
+    identifiers = list({evaluation.evaluation_id for evaluation in evaluations})
+    stored = {row.evaluation_id: row for row in session.scalars(_STORED, {"board": board, "ids": identifiers})}
     count = 0
     for evaluation in evaluations:
         row = stored.get(evaluation.evaluation_id)
@@ -101,8 +107,10 @@ def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
     return evaluation.checkpoint.prefix if is_challenge else ""
 
 
-def _check_evaluations(evaluations: Sequence[agent_pb2.Evaluation]) -> None:
-    problems = []
+def check_evaluations(request: leaderboard_pb2.RecordEvaluationsRequest) -> None:
+    """Raise InvalidInput, naming each field that is wrong."""
+    messages.check_leaderboard(request.leaderboard)
+    evaluations, problems = request.evaluations, []
     if len(evaluations) > MAX_EVALUATIONS:
         problems.append(FieldViolation("evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"))
     problems += [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from podracer_core.database.session import prepared
 from podracer_leaderboard.agents import Agent
 from podracer_leaderboard.round_budget import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
@@ -81,12 +83,16 @@ def load_front(session: Session, board: str, rules: Rules) -> Front | None:
     return Front(reached, best_since)
 
 
+_THROUGHPUTS = select(ThroughputRow).where(
+    ThroughputRow.board == bindparam("board"), ThroughputRow.shape.in_(bindparam("shapes", expanding=True))
+)
+
+
 def load_limits(session: Session, board: str, shapes: Iterable[Shape], places: int) -> dict[Shape, int]:
     """Shape → how many members a cohort of it may have, for those of which less than `places` is better."""
     by_key = {shape_key(shape): shape for shape in shapes}
-    query = select(ThroughputRow).where(ThroughputRow.board == board, ThroughputRow.shape.in_(by_key))
     measured: dict[str, dict[int, Throughput]] = {}
-    for row in session.scalars(query):
+    for row in session.scalars(_THROUGHPUTS, {"board": board, "shapes": list(by_key)}):
         measured.setdefault(row.shape, {})[row.member_count] = Throughput(row.env_steps, row.cost_s, row.rounds)
     return {by_key[key]: limit for key, sizes in measured.items() if (limit := member_limit(sizes, places)) < places}
 
@@ -123,9 +129,10 @@ def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[f
     """Effort → `_rounds_near` it; of many efforts most come out of one query."""
     near: dict[float, list[LineRound]] = {}
     if len(efforts) > FEW_EFFORTS:
-        query, effort_of = _judged_rounds(board, rules)
+        query, effort_of = _judged_rounds(rules.round_env_steps > 0)
         query = query.where(effort_of <= max(efforts) * SAME_TO).limit(MAX_WINDOW)
-        rounds = _line_rounds(session.execute(query.order_by(effort_of.desc(), RoundRow.agent.desc())).all())
+        query = query.order_by(effort_of.desc(), RoundRow.agent.desc())
+        rounds = _line_rounds(session.execute(query, {"board": board}).all())
         descending = [-each.after for each in rounds]
         for effort in efforts:
             middle = bisect_left(descending, -effort)
@@ -138,22 +145,29 @@ def _rounds_near_each(session: Session, board: str, rules: Rules, efforts: set[f
 
 def _rounds_near(session: Session, board: str, rules: Rules, effort: float) -> list[LineRound]:
     """The judged rounds that ended nearest to `effort`, those of the greatest effort first."""
-    query, effort_of = _judged_rounds(board, rules)
+    above, below = _near(rules.round_env_steps > 0)
+    wanted = {"board": board, "effort": effort, "most": effort * SAME_TO}
+    return _line_rounds([*reversed(session.execute(above, wanted).all()), *session.execute(below, wanted).all()])
+
+
+@functools.cache
+def _near(by_steps: bool) -> tuple[Select[Any], Select[Any]]:
+    """The queries for the rounds above an effort and below it, the nearest first."""
+    query, effort_of = _judged_rounds(by_steps)
     query = query.limit(MAX_ROUNDS)
-    above = query.where(effort_of > effort, effort_of <= effort * SAME_TO).order_by(effort_of, RoundRow.agent)
-    below = query.where(effort_of <= effort).order_by(effort_of.desc(), RoundRow.agent.desc())
-    return _line_rounds([*reversed(session.execute(above).all()), *session.execute(below).all()])
+    within = (effort_of > bindparam("effort"), effort_of <= bindparam("most"))
+    below = query.where(effort_of <= bindparam("effort")).order_by(effort_of.desc(), RoundRow.agent.desc())
+    return prepared(query.where(*within).order_by(effort_of, RoundRow.agent)), prepared(below)
 
 
-def _judged_rounds(board: str, rules: Rules) -> tuple[Select[Any], InstrumentedAttribute[Any]]:
+def _judged_rounds(by_steps: bool) -> tuple[Select[Any], InstrumentedAttribute[Any]]:
     """The query for a board's judged rounds, each with what its line has come to since; and its column of efforts."""
-    by_steps = rules.round_env_steps > 0
     effort_of: InstrumentedAttribute[Any] = RoundRow.line_env_steps if by_steps else RoundRow.line_cost_s
     reached: InstrumentedAttribute[Any] = AgentRow.env_steps if by_steps else AgentRow.cost_s
     query = (
         select(RoundRow.agent, effort_of, RoundRow.rung_score, reached, RoundRow.episodes, RoundRow.variance)
         .join(AgentRow, AgentRow.name == RoundRow.agent)
-        .where(RoundRow.board == board, RoundRow.rung_score.is_not(None))
+        .where(RoundRow.board == bindparam("board"), RoundRow.rung_score.is_not(None))
     )
     return query, effort_of
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
+from podracer_core.database.session import prepared
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
 from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
@@ -160,11 +161,21 @@ def _place(
     _note_change(board)
 
 
+_CHALLENGES = prepared(
+    select(EvaluationRow.evaluation).where(
+        EvaluationRow.board == bindparam("board"),
+        EvaluationRow.agent == bindparam("agent"),
+        EvaluationRow.challenged != "",
+    )
+)
+_CHALLENGE_OF = prepared(_CHALLENGES.where(EvaluationRow.challenged == bindparam("prefix")))
+
+
 def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
     """The challenges of an agent, one for each checkpoint: of several the longest, then the first by its id."""
-    query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board, EvaluationRow.agent == agent)
-    wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
-    evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in session.scalars(query.where(wanted))]
+    wanted = {"board": board, "agent": agent, "prefix": prefix}
+    found = session.scalars(_CHALLENGE_OF if prefix else _CHALLENGES, wanted)
+    evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in found]
     decisive: dict[str, Judged] = {}
     for evaluation in sorted(evaluations, key=lambda each: (-len(each.returns), each.evaluation_id)):
         score = score_of(updater, evaluation)

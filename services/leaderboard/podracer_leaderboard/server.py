@@ -25,6 +25,7 @@ from podracer_leaderboard.acts import Acts
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
+from podracer_leaderboard.exchanges import Exchanges
 from podracer_leaderboard.listings import Listings
 from podracer_leaderboard.proposals import Proposals
 from podracer_leaderboard.submissions import Submissions
@@ -46,6 +47,7 @@ _WRITES = (
     "ProposeCohort",
     "SubmitCandidate",
     "RecordEvaluations",
+    "Exchange",
     "SetAlias",
     "ForkAgent",
     "PinAgent",
@@ -108,6 +110,7 @@ class LeaderboardService(LeaderboardServiceServicer):
         self._proposals = Proposals(database)
         self._submissions = Submissions(database, self._changes)
         self._evaluations = Evaluations(database, self._changes)
+        self._exchanges = Exchanges(database, self._changes)
         self._listings = Listings(database)
         self._aliases = Aliases(database)
         self._acts = Acts(database)
@@ -135,6 +138,9 @@ class LeaderboardService(LeaderboardServiceServicer):
         self, request: pb.RecordEvaluationsRequest, context: Context
     ) -> pb.RecordEvaluationsResponse:
         return await self._evaluations.record(request)
+
+    async def Exchange(self, request: pb.ExchangeRequest, context: Context) -> pb.ExchangeResponse:  # noqa: N802
+        return await self._exchanges.exchange(request)
 
     async def GetLeaderboard(  # noqa: N802
         self, request: pb.GetLeaderboardRequest, context: Context

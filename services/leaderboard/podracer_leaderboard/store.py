@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import BindParameter, Select, bindparam, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
+from podracer_core.database.session import prepared
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
@@ -39,6 +40,19 @@ def tick(board: BoardRow) -> int:
     return board.clock
 
 
+_BOARD: BindParameter[str] = bindparam("board")
+_AGENT = prepared(select(AgentRow).where(AgentRow.name == bindparam("name")))
+_CANDIDATES = prepared(select(CandidateRow).where(CandidateRow.board == _BOARD))
+_ON_BOARD = select(CandidateRow.agent).where(CandidateRow.board == _BOARD)
+_IS_ALIVE = or_(*(AgentRow.state == state for state in ALIVE), AgentRow.name.in_(_ON_BOARD))
+_LIVING = prepared(select(AgentRow).where(AgentRow.board == _BOARD, _IS_ALIVE).order_by(AgentRow.number))
+_FRESH = prepared(
+    select(AgentRow.algorithm, func.count())
+    .where(AgentRow.board == _BOARD, AgentRow.origin == Action.FRESH)
+    .group_by(AgentRow.algorithm)
+)
+
+
 def get_board(session: Session, name: str) -> BoardRow:
     """Raises NotFound."""
     board = session.get(BoardRow, name)
@@ -49,9 +63,8 @@ def get_board(session: Session, name: str) -> BoardRow:
 
 def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow:
     """An agent by its name, of `board` where that is given. Raises NotFound."""
-    query = select(AgentRow).where(AgentRow.name == name)
-    agent = session.scalars(query if board is None else query.where(AgentRow.board == board)).first()
-    if agent is None:
+    agent = session.scalar(_AGENT, {"name": name})
+    if agent is None or board not in (None, agent.board):
         where = f" on {board}" if board else ""
         raise NotFound(f"there is no agent {name}{where}", reason="AGENT_NOT_FOUND", agent=name)
     return agent
@@ -59,7 +72,7 @@ def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow
 
 def get_candidates(session: Session, board: str) -> list[CandidateRow]:
     """The rows on the board, best first."""
-    rows = {row.agent: row for row in session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
+    rows = {row.agent: row for row in session.scalars(_CANDIDATES, {"board": board})}
     return [rows[entry.agent] for entry in ranked(entries(list(rows.values())))]
 
 
@@ -113,11 +126,7 @@ def _last_number(token: str) -> int:
 
 def load_living(session: Session, board: str) -> dict[str, AgentRow]:
     """Name → row of the agents that are alive or on the board."""
-    on_board = select(CandidateRow.agent).where(CandidateRow.board == board)
-    query = select(AgentRow).where(
-        AgentRow.board == board, or_(AgentRow.state.in_([*ALIVE]), AgentRow.name.in_(on_board))
-    )
-    return {row.name: row for row in session.scalars(query.order_by(AgentRow.number))}
+    return {row.name: row for row in session.scalars(_LIVING, {"board": board})}
 
 
 def load_population(
@@ -126,10 +135,7 @@ def load_population(
     """What the generator sees of a board."""
     agents = {row.name: _agent(row) for row in living.values()}
     waiting = [agent for agent in agents.values() if agent.state is State.WAITING]
-    fresh = select(AgentRow.algorithm, func.count()).where(
-        AgentRow.board == board.name, AgentRow.origin == Action.FRESH
-    )
-    counts = session.execute(fresh.group_by(AgentRow.algorithm))
+    counts = session.execute(_FRESH, {"board": board.name})
     peers = load_peers(session, board.name, rules, waiting)
     agents |= {name: replace(agents[name], score=scores[0]) for name, scores in peers.items()}
     front = load_front(session, board.name, rules) if rules.adaptive_rounds else None

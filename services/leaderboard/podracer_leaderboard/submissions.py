@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
+from podracer_core.database.session import prepared
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.telemetry.metrics import CANDIDATES
@@ -37,21 +40,34 @@ class Submissions:
 
         Raises PreconditionFailed (AGENT_NOT_TRAINING) where no pod should have the agent.
         """
-        _check_submission(request)
-
-        def operation(session: Session) -> leaderboard_pb2.SubmitCandidateResponse:
-            board = store.get_board(session, request.leaderboard)
-            stored = session.get(RoundRow, (board.name, request.request_id))
-            if stored is not None:
-                return leaderboard_pb2.SubmitCandidateResponse.FromString(stored.response)
-            return _submit(session, board, request)
-
+        check_submission(request)
         try:
-            response = await self._database.write(operation)
-            CANDIDATES.add(admitted="yes" if response.admitted else "no")
+            response = await self._database.write(functools.partial(submit, request=request))
+            note(response)
             return response
         finally:
             self._changes.ring()
+
+
+def submit(
+    session: Session, request: leaderboard_pb2.SubmitCandidateRequest
+) -> leaderboard_pb2.SubmitCandidateResponse:
+    """Carry out a checked request, or find the answer that it had before."""
+    board = store.get_board(session, request.leaderboard)
+    stored = session.scalar(_STORED, {"board": board.name, "request": request.request_id})
+    if stored is not None:
+        return leaderboard_pb2.SubmitCandidateResponse.FromString(stored)
+    return _submit(session, board, request)
+
+
+def note(response: leaderboard_pb2.SubmitCandidateResponse) -> None:
+    """Count an answer."""
+    CANDIDATES.add(admitted="yes" if response.admitted else "no")
+
+
+_STORED = prepared(
+    select(RoundRow.response).where(RoundRow.board == bindparam("board"), RoundRow.request_id == bindparam("request"))
+)
 
 
 def _submit(
@@ -164,7 +180,8 @@ def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Ev
     return evaluation
 
 
-def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+def check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+    """Raise InvalidInput, naming each field that is wrong."""
     messages.check_leaderboard(request.leaderboard)
     messages.check_text(request.request_id, "request_id")
     messages.check_agent(request.agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ClassVar
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
@@ -19,6 +20,9 @@ NAMING = {
 
 class Tables(MappedAsDataclass, DeclarativeBase, kw_only=True):
     """Base of all rows."""
+
+    is_kept: ClassVar[bool] = False
+    """Whether the session that writes keeps such rows in memory: those that are changed again and again."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {bytes: LargeBinary, str: String, int: BigInteger, datetime: UtcTime}  # noqa: RUF012
@@ -42,6 +46,7 @@ class BoardRow(Tables, kw_only=True):
     """
 
     __tablename__ = "boards"
+    is_kept = True
 
     name: Mapped[str] = mapped_column(primary_key=True)
     job: Mapped[str] = mapped_column(unique=True)
@@ -63,6 +68,7 @@ class AgentRow(Tables, kw_only=True):
     """
 
     __tablename__ = "agents"
+    is_kept = True
     __table_args__ = (
         Index(None, "board", "state"),
         Index(None, "board", "lineage"),
@@ -147,6 +153,7 @@ class ThroughputRow(Tables, kw_only=True):
     """What rounds of one shape and cohort size did, all members together; see `round_budget.Throughput`."""
 
     __tablename__ = "throughputs"
+    is_kept = True
 
     board: Mapped[str] = _board()
     shape: Mapped[str] = mapped_column(primary_key=True)
@@ -164,6 +171,7 @@ class CandidateRow(Tables, kw_only=True):
     """
 
     __tablename__ = "candidates"
+    is_kept = True
 
     board: Mapped[str] = _board()
     agent: Mapped[str] = mapped_column(primary_key=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from google.protobuf.message import Message
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -109,10 +109,15 @@ def record_evaluations(
         _append(session, job, RECORD_EVALUATIONS, request, at_once=at_once)
 
 
+_PENDING = (
+    select(OutboxRow).where(OutboxRow.board == bindparam("board")).order_by(OutboxRow.id).limit(bindparam("most"))
+)
+_DELIVERED = delete(OutboxRow).where(OutboxRow.id.in_(bindparam("rows", expanding=True)))
+
+
 def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence[OutboxRow]:
     """What is still to be delivered to a leaderboard, in order."""
-    query = select(OutboxRow).where(OutboxRow.board == board)
-    return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
+    return session.scalars(_PENDING, {"board": board, "most": limit}).all()
 
 
 def has_challenge(session: Session, board: str) -> bool:
@@ -142,6 +147,12 @@ def evaluation_count(method: str, request: bytes) -> int:
     return len(leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations)
 
 
+def merged(rows: Sequence[OutboxRow]) -> Message:
+    """The request of rows of the same method: their evaluations together."""
+    # Messages in wire form, one after the other, are one message with the lists of all.
+    return REQUEST_TYPES[rows[0].method].FromString(b"".join(row.request for row in rows))
+
+
 def boards_with_pending(session: Session) -> Sequence[str]:
     """The leaderboards that have not heard everything yet."""
     return session.scalars(select(OutboxRow.board).distinct()).all()
@@ -149,7 +160,7 @@ def boards_with_pending(session: Session) -> Sequence[str]:
 
 def delivered(session: Session, row_ids: Sequence[int]) -> None:
     """Forget rows that the leaderboard has acknowledged, or refused for good."""
-    session.execute(delete(OutboxRow).where(OutboxRow.id.in_(row_ids)))
+    session.execute(_DELIVERED, {"rows": row_ids}, execution_options={"synchronize_session": False})
 
 
 def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     JSON,
@@ -25,7 +25,7 @@ from sqlalchemy import (
     MetaData,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from podracer_core.database import UtcTime
 
@@ -78,6 +78,9 @@ class PodState(StrEnum):
 class Base(DeclarativeBase):
     """Constraints have names, so that a later migration can say which one it changes."""
 
+    is_kept: ClassVar[bool] = False
+    """Whether the session that writes keeps such rows in memory: those that are changed again and again."""
+
     metadata = MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
@@ -98,6 +101,7 @@ class JobRow(Base):
     """A job. `env_steps`, `cost_s` and `evaluation_cost_s` are those of committed checkpoints."""
 
     __tablename__ = "jobs"
+    is_kept = True
     __table_args__ = (UniqueConstraint("project", "job_id"), UniqueConstraint("project", "request_id"))
 
     uid: Mapped[str] = mapped_column(primary_key=True)
@@ -152,6 +156,7 @@ class WorkRow(Base):
     (EvaluateWork, without its environment where that is the job's)."""
 
     __tablename__ = "works"
+    is_kept = True
     __table_args__ = (Index(None, "job_uid", "state"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -176,12 +181,15 @@ class WorkRow(Base):
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
+    members: Mapped[list[MemberRow]] = relationship(order_by="MemberRow.position", passive_deletes="all")
+    """Of TRAIN and RETRAIN, once it is known whom it trains, in the order of the cohort."""
 
 
 class MemberRow(Base):
     """A member of a TRAIN work: what is committed over all its leases, and what was when the present one began."""
 
     __tablename__ = "work_members"
+    is_kept = True
 
     work_id: Mapped[str] = mapped_column(ForeignKey("works.id"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
@@ -199,6 +207,7 @@ class LeaseRow(Base):
     """A lease. Its deadline is not here: it lives in memory (leases/deadlines.py)."""
 
     __tablename__ = "leases"
+    is_kept = True
     __table_args__ = (Index(None, "job_uid", "state"), Index(None, "pod", "state"), {"sqlite_autoincrement": True})
 
     fence: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
@@ -238,6 +247,7 @@ class CheckpointRow(Base):
     """A checkpoint that counts; `refused` once a pod has found that it is not what was committed."""
 
     __tablename__ = "checkpoints"
+    is_kept = True
     __table_args__ = (Index(None, "job_uid", "agent", "env_steps"),)
 
     prefix: Mapped[str] = mapped_column(primary_key=True)
@@ -256,6 +266,7 @@ class PodRow(Base):
     """A pod, also after it has gone. What it works for is told by its lease."""
 
     __tablename__ = "pods"
+    is_kept = True
 
     name: Mapped[str] = mapped_column(primary_key=True)
     project: Mapped[str]

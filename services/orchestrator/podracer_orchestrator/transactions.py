@@ -132,6 +132,7 @@ class Transactions:
 
     async def _write(self, operation: Callable[[Session], Result]) -> Result:
         def noting_topics(session: Session) -> tuple[Result, frozenset[str]]:
+            session.info.pop(_TOPICS, None)  # of the operation before
             result = operation(session)
             self._after_change(session)
             return result, touched(session)

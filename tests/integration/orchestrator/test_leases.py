@@ -60,7 +60,7 @@ async def test_of_many_pods_that_ask_at_once_each_looks_three_times_at_most(site
     dispatcher, looks = site.server.orchestrator.dispatcher, []
     find = dispatcher._find
     monkeypatch.setattr(
-        dispatcher, "_find", lambda session, ask, *rest: looks.append(ask.report.name) or find(session, ask, *rest)
+        dispatcher, "_find", lambda session, ask, **rest: looks.append(ask.report.name) or find(session, ask, **rest)
     )
     learners = [site.learner(f"projects/default/pods/pod-{index}") for index in range(12)]
     leases = await asyncio.gather(*(learner.ask(wait_s=20) for learner in learners))

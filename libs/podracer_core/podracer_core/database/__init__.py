@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import importlib.resources
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
+from podracer_core.database.session import WritingSession
 from podracer_core.database.tenure import InstanceLock, Tenure
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.telemetry.metrics import DATABASE
@@ -37,10 +41,22 @@ __all__ = ["Database", "UtcTime", "open_database"]
 Result = TypeVar("Result")
 
 READERS = 4
+AT_ONCE = 64
+"""Operations that write in one transaction at most; what waits while one runs goes together into the next."""
+MOST_KEPT = 30_000
+"""Rows that the writing session keeps, so that none is read twice; once there are more it begins anew."""
 TURN_S = 0.0005
 """How soon a thread gets the interpreter from another one that works. A transaction asks for it at every statement:
 with Python's own 5 ms, beside an event loop that has much to do, it would take a quarter of a second."""
 END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """An operation that waits for its turn."""
+
+    operation: Callable[[Session], Any]
+    outcome: Future[Any]
 
 
 class Database:
@@ -58,22 +74,31 @@ class Database:
         self._sessions = sessionmaker(engine, expire_on_commit=False)
         self._readers = ThreadPoolExecutor(READERS, "database-reader")
         self._writer = ThreadPoolExecutor(1, "database-writer")
+        self._waiting: deque[_Write] = deque()
+        self._writing: WritingSession | None = None
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
         with DATABASE.timed(operation="read"):
-            return await self._in_thread(self._readers, self._read, operation)
+            read = functools.partial(contextvars.copy_context().run, self._read, operation)
+            return await asyncio.wrap_future(self._submit(self._readers, read))
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation; returns once its changes are durable, and an exception inside takes all back.
 
-        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end even
-        if the caller is cancelled meanwhile: its change is still written. Raises Unavailable when the disk is full
-        or fails, or the server is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process
-        has taken over.
+        Writers wait for one another, so what one reads cannot change before it commits; those that wait share a
+        transaction, in which one that fails takes back its own part alone. It is carried to its end even if the caller
+        is cancelled meanwhile, and may be run twice: what else it changes has to bear that. The session keeps its rows
+        for later operations: return values, not rows. Raises Unavailable when the disk is full or fails, or the server
+        is away: nothing was written; and PreconditionFailed (NOT_ACTIVE) once another process has taken over.
         """
         with DATABASE.timed(operation="write"):
-            return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
+            # In the caller's context: what is written there belongs to the same span.
+            run = contextvars.copy_context().run
+            write = _Write(lambda session: run(operation, session), Future())
+            self._waiting.append(write)
+            self._submit(self._writer, self._write_waiting)
+            return await asyncio.shield(asyncio.wrap_future(write.outcome))
 
     async def check(self) -> None:
         """Raise unless the database answers."""
@@ -101,22 +126,53 @@ class Database:
         with translated_errors(self._url), self._sessions() as session:
             return operation(session)
 
-    def _write(self, operation: Callable[[Session], Result]) -> Result:
-        with translated_errors(self._url), self._sessions.begin() as session:
-            if self._tenure is not None:
-                self._tenure.check(session)
-            return operation(session)
+    def _write_waiting(self) -> None:
+        """Run what waits in one transaction; where that fails, once more with a savepoint around each part."""
+        batch = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        if not batch:
+            return
+        try:
+            try:
+                results = self._write(batch)
+            except Exception:
+                if len(batch) == 1:
+                    raise
+                results = self._write(batch, apart=True)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the operations came from
+            results = [error] * len(batch)
+        for write, result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                write.outcome.set_exception(result)
+            else:
+                write.outcome.set_result(result)
+
+    def _write(self, batch: Sequence[_Write], *, apart: bool = False) -> list[Any]:
+        """What each operation returns, or `apart` raises."""
+        if self._writing is None or len(self._writing.kept) > MOST_KEPT:
+            self._writing = WritingSession(self._engine, expire_on_commit=False)
+        session = self._writing
+        try:
+            with translated_errors(self._url), session.begin():
+                session.bound = session.connection()
+                if self._tenure is not None:
+                    self._tenure.check(session)
+                return [self._apart(session, each) if apart else each.operation(session) for each in batch]
+        except BaseException:
+            self._writing = None  # its rows may not be what is stored
+            session.close()
+            raise
+
+    def _apart(self, session: Session, write: _Write) -> Any:
+        try:
+            with translated_errors(self._url), session.begin_nested():
+                return write.operation(session)
+        except Exception as error:  # noqa: BLE001
+            return error
 
     @staticmethod
-    def _in_thread(
-        executor: ThreadPoolExecutor,
-        run: Callable[[Callable[[Session], Result]], Result],
-        operation: Callable[[Session], Result],
-    ) -> asyncio.Future[Result]:
+    def _submit(executor: ThreadPoolExecutor, run: Callable[[], Result]) -> Future[Result]:
         try:
-            # In the caller's context: what is written there belongs to the same span.
-            in_context = contextvars.copy_context().run
-            return asyncio.get_running_loop().run_in_executor(executor, in_context, run, operation)
+            return executor.submit(run)
         except RuntimeError as error:
             raise Unavailable("the database is being closed", reason="DATABASE_CLOSED") from error
 

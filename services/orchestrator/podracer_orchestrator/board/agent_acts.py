@@ -19,7 +19,6 @@ from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
-from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
@@ -39,13 +38,11 @@ class AgentActs:
         transactions: Transactions,
         board: LeaderboardClient,
         delivery: Delivery,
-        proposer: CohortProposer,
         clock: Clock,
     ) -> None:
         self._transactions = transactions
         self._board = board
         self._delivery = delivery
-        self._proposer = proposer
         self._clock = clock
 
     async def fork(self, request: leaderboard_pb2.ForkAgentRequest, by: str) -> str:
@@ -96,7 +93,7 @@ class AgentActs:
         """The job's turn, in which nothing is proposed for it, once its leaderboard, whose name this is, knows all."""
         job = await self._transactions.read(lambda session: _living_job(session, agent))
         board = outbox.board_of(job)
-        async with self._proposer.turn(job.uid):
+        async with self._delivery.turn(board):
             await self._delivery.flush(board)
             yield board
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, PreconditionFailed
+from podracer_core.errors import (
+    AlreadyExists,
+    DeadlineExpired,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.resource_names import last_part
 from podracer_core.telemetry.metrics import DELIVERED
@@ -33,6 +44,20 @@ REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 """The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
 _LATEST_S = 1.0
 """What need not be delivered at once is then, and together."""
+_GATHER_S = 0.1
+"""How long anything waits for the pod that has brought it to ask for its next work: one call has both then."""
+_STEPS = {outbox.RECORD_EVALUATIONS: "evaluations", outbox.SUBMIT_CANDIDATE: "candidate"}
+"""The calls of an outbox that go together, as fields of ExchangeRequest.Step."""
+
+Answered: TypeAlias = list[tuple[OutboxRow, Message | PodracerError]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A cohort that is wanted of a leaderboard."""
+
+    request: leaderboard_pb2.ProposeCohortRequest
+    answer: asyncio.Future[leaderboard_pb2.ProposeCohortResponse]
 
 
 class Delivery:
@@ -44,6 +69,8 @@ class Delivery:
         self._changes = changes
         self._clock = clock
         self._delivering: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asked: dict[str, list[_Asked]] = defaultdict(list)
 
     async def run(self) -> None:
         """Deliver whatever there is, for ever; wait longer after each failure."""
@@ -58,16 +85,48 @@ class Delivery:
             else:
                 backoff.reset()
                 await self._changes.wait(OUTBOX, version, _LATEST_S)
+                await asyncio.sleep(_GATHER_S)
 
     async def flush(self, board: str) -> None:
         """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
         async with self._delivering[board]:
-            is_all = False
-            while not is_all:
-                waiting = await self._transactions.read(functools.partial(outbox.pending, board=board))
-                is_all = len(waiting) < outbox.ROWS_AT_ONCE
-                if waiting:
-                    await self._deliver(waiting)
+            await self._deliver_all(board, ())
+
+    def turn(self, board: str) -> asyncio.Lock:
+        """While it is held nothing is proposed by a leaderboard."""
+        return self._turns[board]
+
+    async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> leaderboard_pb2.ProposeCohortResponse:
+        """The next cohort of a leaderboard that has heard of everything by then: in one call with what it had not heard
+        of, and with what others ask for at the same time. Raises what the leaderboard raised."""
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        self._asked[request.leaderboard].append(asked)
+        # By itself: others depend on it where this caller hangs up.
+        try:
+            await asyncio.shield(asyncio.create_task(self._propose_all(request.leaderboard)))
+            return await asked.answer
+        finally:
+            asked.answer.cancel()
+
+    async def _propose_all(self, board: str) -> None:
+        """Have everything proposed that is asked for by then; nothing where another call has done that meanwhile."""
+        async with self._turns[board], self._delivering[board]:
+            asked = self._asked.pop(board, [])
+            if not asked:
+                return
+            try:
+                await self._deliver_all(board, asked)
+            except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+                for each in asked:
+                    _answer(each, error)
+
+    async def _deliver_all(self, board: str, asked: Sequence[_Asked]) -> None:
+        is_all = False
+        while not is_all:
+            waiting = await self._transactions.read(functools.partial(outbox.pending, board=board))
+            is_all = len(waiting) < outbox.ROWS_AT_ONCE
+            if waiting or asked:
+                await self._deliver(board, waiting, asked if is_all else ())
 
     async def _flush_all(self) -> Sequence[PodracerError]:
         """What kept it from telling everything."""
@@ -85,17 +144,55 @@ class Delivery:
             return error
         return None
 
-    async def _deliver(self, waiting: Sequence[OutboxRow]) -> None:
+    async def _deliver(self, board: str, waiting: Sequence[OutboxRow], asked: Sequence[_Asked]) -> None:
         """Deliver rows in order, and forget in one transaction those that the leaderboard has answered."""
-        answered: list[tuple[OutboxRow, Message | PodracerError]] = []
+        answered: Answered = []
+        proposed: Sequence[leaderboard_pb2.ProposeCohortResponse | PodracerError] = ()
         try:
-            for rows in _together(waiting):
-                answered += await self._call(rows)  # what was answered before a failure counts
+            groups = _together(waiting)
+            while groups and not all(rows[0].method in _STEPS for rows in groups):
+                answered += await self._call(groups.pop(0))  # what was answered before a failure counts
+            if asked or len(groups) > 1:
+                proposed = await self._exchange(board, groups, asked, answered)
+            elif groups:
+                answered += await self._call(groups[0])
         finally:
             # Before they are forgotten: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
-            await self._transactions.write(lambda session: self._settle(session, answered))
+            if answered:
+                await self._transactions.write(lambda session: self._settle(session, answered))
+        for each, answer in zip(asked, proposed, strict=True):
+            _answer(each, answer)
+
+    async def _exchange(
+        self, board: str, groups: Sequence[Sequence[OutboxRow]], asked: Sequence[_Asked], answered: Answered
+    ) -> Sequence[leaderboard_pb2.ProposeCohortResponse | PodracerError]:
+        """Deliver groups of rows and have cohorts proposed, in one call; where that is refused, one by one. What it
+        delivers is added to `answered`; returns what comes of `asked`."""
+        calls: list[dict[str, Any]] = [{_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups]
+        steps = [leaderboard_pb2.ExchangeRequest.Step(**each) for each in calls]
+        steps += [leaderboard_pb2.ExchangeRequest.Step(cohort=each.request) for each in asked]
+        told = [row for rows in groups for row in rows]
+        try:
+            with span("deliver", told[0].traceparent, rows=len(told)) if told else contextlib.nullcontext():
+                answers = await self._board.exchange(board, steps)
+        except (Unavailable, DeadlineExpired):
+            raise
+        except PodracerError:
+            for rows in groups:
+                answered += await self._call(rows)
+            return [await self._propose(each) for each in asked]
+        for rows, answer in zip(groups, answers, strict=False):
+            DELIVERED.add(len(rows), method=rows[0].method, result="taken")
+            answered += [(row, getattr(answer, _STEPS[row.method])) for row in rows]
+        return [answer.cohort for answer in answers[len(groups) :]]
+
+    async def _propose(self, asked: _Asked) -> leaderboard_pb2.ProposeCohortResponse | PodracerError:
+        try:
+            return await self._board.propose(asked.request)
+        except REFUSALS as error:
+            return error
 
     async def _hear_next_claim(self, job_uid: str) -> None:
         """After a challenge another candidate may have the best score of all, and has not been challenged yet."""
@@ -115,13 +212,12 @@ class Delivery:
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 
-    async def _call(self, rows: Sequence[OutboxRow]) -> list[tuple[OutboxRow, Message | PodracerError]]:
+    async def _call(self, rows: Sequence[OutboxRow]) -> Answered:
         """Make rows of the same method in one call; where that is refused, one by one."""
         first = rows[0]
         try:
             with span("deliver", first.traceparent, method=first.method, rows=len(rows)):
-                # Messages in wire form, one after the other, are one message with the lists of all.
-                answer = await self._board.call(first.method, b"".join(row.request for row in rows))
+                answer = await self._board.call(first.method, outbox.merged(rows))
         except REFUSALS as error:
             if len(rows) > 1:
                 return [answered for row in rows for answered in await self._call([row])]
@@ -160,6 +256,15 @@ class Delivery:
         events.record(session, job, "LEADERBOARD_REFUSED", message, now=now, reason=error.reason)
         if row.method == outbox.CREATE_LEADERBOARD and JobState(job.state) in LIVE_STATES:
             jobs.fail(session, job, cohort_pb2.Problem(reason=error.reason, message=message), now)
+
+
+def _answer(asked: _Asked, answer: leaderboard_pb2.ProposeCohortResponse | Exception) -> None:
+    if asked.answer.done():
+        return
+    if isinstance(answer, Exception):
+        asked.answer.set_exception(answer)
+    else:
+        asked.answer.set_result(answer)
 
 
 def _together(waiting: Sequence[OutboxRow]) -> list[list[OutboxRow]]:

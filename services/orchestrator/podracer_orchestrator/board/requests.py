@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """How long before the leaderboard is asked again, where it had nothing or did not answer."""
+LOST_S = 60.0
+"""After so long nobody can still be asking for a work."""
 MAX_ASKED = 20
 """Times that a leaderboard is asked in vain, which takes over a minute, before a job ends without its ensemble."""
 _IDLE_S = 60.0
@@ -74,14 +76,13 @@ def to_propose(job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence
 
 
 class CohortProposer:
-    """Asks the leaderboard, for one work of a job at a time."""
+    """Asks the leaderboard, for the works of several pods at the same time."""
 
-    def __init__(self, transactions: Transactions, board: LeaderboardClient, delivery: Delivery, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, delivery: Delivery, clock: Clock) -> None:
         self._transactions = transactions
-        self._board = board
         self._delivery = delivery
         self._clock = clock
-        self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._out: dict[str, _Out] = {}  # by the request of the pod that it is for
         self._asked_in_vain: dict[str, _InVain] = {}
 
     def may_ask(self, job: JobRow) -> bool:
@@ -99,18 +100,26 @@ class CohortProposer:
         waits = (former.again_s - now for former in list(self._asked_in_vain.values()))
         return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
-    def turn(self, job_uid: str) -> asyncio.Lock:
-        """To be held while `propose` is called for a job, so that its pods have their cohorts proposed one by one."""
-        return self._asking[job_uid]
+    def out(self, job_uid: str, asker: str) -> set[str]:
+        """The works of a job that are asked for now, for others than `asker`."""
+        latest = self._clock.monotonic() - LOST_S  # a call that was lost says no more that it has ended
+        outs = [out for other, out in list(self._out.items()) if other != asker and out.since > latest]
+        return {out.work_id for out in outs if out.job_uid == job_uid}
+
+    def begin(self, job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence[str], asker: str) -> ToPropose:
+        """What to ask for a work, which is for `asker` alone until `end`."""
+        self._out[asker] = _Out(work.id, job.uid, self._clock.monotonic())
+        return to_propose(job, work, left, algorithms)
+
+    def end(self, asker: str) -> None:
+        """What was asked for a pod has come, or comes no more."""
+        self._out.pop(asker, None)
 
     async def propose(self, what: ToPropose, then: Callable[[Session], Found]) -> Found:
-        """Have a work filled, as far as that can be done now; what `then` finds in the same transaction. Only in the
-        job's `turn`."""
+        """Have a work filled, as far as that can be done now; what `then` finds in the same transaction."""
         try:
             with span("propose", what.traceparent, places=what.request.places):
-                # What the leaderboard has not heard of yet could change its answer.
-                await self._delivery.flush(what.request.leaderboard)
-                answer = await self._board.propose(what.request)
+                answer = await self._delivery.propose(what.request)
         except REFUSALS as error:
             refusal = error
             return await self._finish(lambda session: self._refused(session, what, refusal), then)
@@ -143,6 +152,15 @@ class CohortProposer:
 
     def _ask_later(self, what: ToPropose) -> None:
         self._asked_in_vain[what.job_uid] = _InVain(what.rounds, self._clock.monotonic() + RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """A work that a pod has asked for since some time."""
+
+    work_id: str
+    job_uid: str
+    since: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ nor made twice.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
@@ -48,6 +49,10 @@ INTERVAL_S = 2.0
 """Data sets and the time are looked at this often; the end of a job is heard of at once."""
 
 
+PAUSE_S = 0.1
+"""Between two looks: rounds end more often."""
+
+
 class GenerationTask:
     """The task that advances continuous jobs, beside the calls."""
 
@@ -62,6 +67,7 @@ class GenerationTask:
             version = self._changes.version(POOL)
             await self.advance_all()
             await self._changes.wait(POOL, version, INTERVAL_S)
+            await asyncio.sleep(PAUSE_S)
 
     async def advance_all(self) -> None:
         """Take every step that can be taken now; one job's trouble does not hold up another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc.tokens import LeaseTokens
-from podracer_orchestrator.board.requests import CohortProposer, ToPropose, to_propose
+from podracer_orchestrator.board.requests import CohortProposer, ToPropose
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
@@ -84,8 +85,11 @@ class Dispatcher:
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
         """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
-        with self._waits.one_more():
-            return await self._lease(ask, self._clock.monotonic() + wait_s)
+        try:
+            with self._waits.one_more():
+                return await self._lease(ask, self._clock.monotonic() + wait_s)
+        finally:
+            self._proposer.end(ask.request_id)
 
     async def _lease(self, ask: Ask, deadline: float) -> pod_pb2.Lease | None:
         looked_at_ns = time.time_ns()
@@ -95,7 +99,8 @@ class Dispatcher:
             return found if isinstance(found, pod_pb2.Lease) else None
         while not self._draining:
             if isinstance(found, ToPropose):
-                found = await self._have_proposed(ask, found)
+                find = functools.partial(self._find, ask=ask, first=found.job_uid)
+                found = await self._proposer.propose(found, find)
             if isinstance(found, pod_pb2.Lease):
                 return granted(found, looked_at_ns)
             if found is None:
@@ -104,26 +109,8 @@ class Dispatcher:
                     return None
                 await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
                 version, looked_at_ns = self._changes.version(WORK), time.time_ns()
-                found = await self._look(ask)
+                found = await self._transactions.write(lambda session: self._find(session, ask))
         return None
-
-    async def _look(self, ask: Ask, turn: str = "") -> Found:
-        return await self._transactions.write(lambda session: self._find(session, ask, turn))
-
-    async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
-        """Have a job's next cohort proposed once it is this pod's turn: what there is for it then.
-
-        Who has waited for its turn looks again first, and takes what it has had proposed before the next one's: of many
-        pods that wait at the same time, each would else look after every proposal for another one.
-        """
-        turn = self._proposer.turn(what.job_uid)
-        has_waited = turn.locked()
-        async with turn:
-            found: Found = await self._look(ask, what.job_uid) if has_waited else what
-            if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
-                return found
-            # Where that was in vain there may be a lead to follow.
-            return await self._proposer.propose(found, lambda session: self._find(session, ask, what.job_uid))
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
         is_repeated, former = self._check_in(session, ask)
@@ -152,28 +139,23 @@ class Dispatcher:
             pod.state = PodState.IDLE
         return False, None
 
-    def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
+    def _find(self, session: Session, ask: Ask, first: str = "") -> Found:
         """Lease what there is; else say what has to be proposed; else None.
 
-        The job in whose turn this is comes first, by itself: mostly it is for this that it was asked. Others in which a
-        pod would have to wait for its turn come last: it may get something at once elsewhere.
+        The job `first` comes before all others: something was proposed for it, and mostly for this pod.
         """
         pod = session.get_one(PodRow, ask.report.name)
         if pod.state in (PodState.DRAINING, PodState.STOPPED):
             return _exit_message("the pod is not needed any more")
-        own = session.get(JobRow, turn) if turn else None
+        own = session.get(JobRow, first) if first else None
         if own is not None and self._shares.may_take(session, pod, own):
             found = self._find_in(session, own, works.ready(session, own), ask)
             if found is not None:
                 return found
         offer = self._shares.offer(session, pod)
-        with_ready = works.with_ready(session, [job.uid for job in offer.jobs])
-
-        def is_crowded(job: JobRow) -> bool:
-            return job.uid not in with_ready and self._proposer.turn(job.uid).locked()
-
+        with_ready = works.with_ready(session)
         passed_over = [] if own is None else [own.uid]
-        for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
+        for job in (job for job in offer.jobs if job is not own):
             ready = works.ready(session, job) if job.uid in with_ready else ()
             found = None if job.uid in offer.full else self._find_in(session, job, ready, ask)
             if isinstance(found, pod_pb2.Lease):
@@ -228,14 +210,15 @@ class Dispatcher:
         """What the leaderboard has to be asked before there is another cohort to train."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
+        plan, out = plan_of(job), self._proposer.out(job.uid, ask.request_id)
+        if out and plan.learners > 1:
+            return None  # there will be a lead to follow
         of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)  # of now, or from before a crash
-        if of_before:
-            work = of_before[0]
-        else:
-            plan = plan_of(job)
+        work = next((each for each in of_before if each.id not in out), None)
+        if work is None:
             places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
-        return to_propose(job, work, left, ask.capabilities.trainable(job))
+        return self._proposer.begin(job, work, left, ask.capabilities.trainable(job), ask.request_id)
 
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask

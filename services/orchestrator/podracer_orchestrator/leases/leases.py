@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, ColumnElement, case, func, select, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, case, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from podracer_core.database import UtcTime
+from podracer_core.database.session import prepared
 from podracer_core.errors import Fenced
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
@@ -31,7 +32,6 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
-from podracer_orchestrator.works.checkpoints import members_of
 
 _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
 """While any other is leased the job is active: also the time that a challenge takes is time to the target."""
@@ -62,9 +62,8 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
     lease.is_cut = what.is_cut
     lease.reserved_env_steps, lease.reserved_cost_s = what.reserved_env_steps, what.reserved_cost_s
     session.add(lease)
-    session.flush()
     work.state = WorkState.LEASED
-    for member in members_of(session, work.id):
+    for member in work.members:
         member.base_env_steps = member.env_steps
         member.base_cost_s = member.cost_s
         member.base_evaluation_cost_s = member.evaluation_cost_s
@@ -73,6 +72,7 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
     if work.kind == WorkKind.TRAIN:
         jobs.signal(session, job, JobSignal.LEASED, now)
     _set_pod(session, lease.pod, PodState.WORKING)
+    session.flush()  # it has its fence
     message = f"{work.kind} leased to {asker.pod}"
     events.record(session, job, "LEASE_GRANTED", message, now=now, subject=asker.pod, fence=lease.fence, work=work.id)
     return lease
@@ -112,30 +112,43 @@ def find_held(session: Session, holder: Holder) -> LeaseRow:
     return lease
 
 
-def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
-    """Several at once; while somebody keeps them, `find` reads nothing."""
-    return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
+_OF_REQUEST = prepared(select(LeaseRow).where(LeaseRow.request_id == bindparam("request")))
+_HELD = prepared(select(LeaseRow).where(LeaseRow.state == LeaseState.HELD).order_by(LeaseRow.fence))
+_HELD_OF_JOB = prepared(_HELD.where(LeaseRow.job_uid == bindparam("job")))
+_HELD_BY_POD = prepared(_HELD.where(LeaseRow.pod == bindparam("pod")))
+_ACTIVE = prepared(
+    select(LeaseRow.fence)
+    .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == bindparam("job"))
+    .where(*(LeaseRow.kind != kind for kind in _INACTIVE_KINDS))
+    .limit(1)
+)
+_HELD_COUNTS = prepared(
+    select(LeaseRow.job_uid, func.count()).where(LeaseRow.state == LeaseState.HELD).group_by(LeaseRow.job_uid)
+)
 
 
 def find_request(session: Session, request_id: str) -> LeaseRow | None:
     """The lease that a request got before."""
-    return session.scalar(select(LeaseRow).where(LeaseRow.request_id == request_id))
+    return session.scalar(_OF_REQUEST, {"request": request_id})
 
 
 def held(session: Session, *, job_uid: str | None = None, pod: str | None = None) -> Sequence[LeaseRow]:
-    """The leases that are held, oldest first: all, of a job, of a pod."""
-    query = select(LeaseRow).where(LeaseRow.state == LeaseState.HELD)
-    if job_uid is not None:
-        query = query.where(LeaseRow.job_uid == job_uid)
+    """The leases that are held, oldest first: all, of a job, or of a pod."""
     if pod is not None:
-        query = query.where(LeaseRow.pod == pod)
-    return session.scalars(query.order_by(LeaseRow.fence)).all()
+        return session.scalars(_HELD_BY_POD, {"pod": pod}).all()
+    if job_uid is not None:
+        return session.scalars(_HELD_OF_JOB, {"job": job_uid}).all()
+    return session.scalars(_HELD).all()
 
 
 def fences(session: Session, job_uid: str) -> Sequence[int]:
     """Of the leases of a job that are held."""
-    query = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
-    return session.scalars(query).all()
+    return [lease.fence for lease in held(session, job_uid=job_uid)]
+
+
+def held_counts(session: Session) -> dict[str, int]:
+    """How many leases are held, by job."""
+    return dict(session.execute(_HELD_COUNTS).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +188,12 @@ def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: 
     """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
     caller's to say."""
     accrue(job, now)
-    for follower in followers.of_lead(session, lease.fence):
+    for follower in followers.of_lead(session, lease.fence) if plan_of(job).learners > 1 else ():
         _close(session, job, follower, LeaseState.RELEASED, now)
         why = f"{follower.pod} is free: what it followed has ended"
         events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
     _close(session, job, lease, state, now)
-    session.flush()
-    others = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
-    if session.scalar(others.where(LeaseRow.kind.not_in(_INACTIVE_KINDS)).limit(1)) is None:
+    if session.scalar(_ACTIVE, {"job": job.uid}) is None:
         job.active_since = None
     touch(session, WORK, POOL, job_topic(job.uid))
 
@@ -228,19 +239,10 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s, steps, cost_s)
 
 
-def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
-    """Of each job that holds leases: how many, and the device seconds by the clock that they have not committed."""
-    age_s = (UtcTime.microseconds(now) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
-    open_s = age_s - committed_cost_s()
-    each = (
-        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
-        .outerjoin(MemberRow, trains_members())
-        .where(LeaseRow.state == LeaseState.HELD)
-        .group_by(LeaseRow.fence)
-        .subquery()
-    )
-    query = select(each.c.job_uid, func.count(), func.sum(each.c.open_s)).group_by(each.c.job_uid)
-    return {job_uid: (count, float(seconds)) for job_uid, count, seconds in session.execute(query)}
+def running(session: Session, job_uids: Sequence[str], now: datetime) -> dict[str, float]:
+    """Of those of several jobs that hold leases: the device seconds by the clock that these have not committed."""
+    found = session.execute(_RUNNING, {"jobs": job_uids, "now_us": UtcTime.microseconds(now)})
+    return {job_uid: float(seconds) for job_uid, seconds in found}
 
 
 def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
@@ -264,9 +266,27 @@ def committed_cost_s() -> ColumnElement[float]:
     return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
+def _running() -> Select[str, float]:
+    age_s = (bindparam("now_us", type_=BigInteger) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
+    open_s = age_s - committed_cost_s()
+    each = (
+        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
+        .outerjoin(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid.in_(bindparam("jobs", expanding=True)))
+        .group_by(LeaseRow.fence)
+        .subquery()
+    )
+    return select(each.c.job_uid, func.sum(each.c.open_s)).group_by(each.c.job_uid)
+
+
+_RUNNING = _running()
+
+
 def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
     """What of its round a work has left after the commits of its earlier leases."""
-    members = members_of(session, work.id)
+    members = work.members
+    if not any(each.env_steps or each.cost_s for each in members):
+        return whole.after(0, 0.0)
     # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
     query = select(LeaseRow).where(LeaseRow.work_id == work.id, LeaseRow.kind != WorkKind.FOLLOW)
     ended = [(each.end_time - each.grant_time) for each in session.scalars(query) if each.end_time is not None]

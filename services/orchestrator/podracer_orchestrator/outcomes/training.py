@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -27,7 +26,7 @@ from podracer_orchestrator.outcomes import claims, ending, retraining
 from podracer_orchestrator.outcomes.objective import claim_of, consider, is_full
 from podracer_orchestrator.stored_messages import as_problem, checkpoint_reference, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind
-from podracer_orchestrator.works.checkpoints import load_checkpoints, members_of
+from podracer_orchestrator.works.checkpoints import load_checkpoints
 from podracer_orchestrator.works.train_results import commit_result, evaluations_of
 from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
 
@@ -117,7 +116,7 @@ class TrainWork(Work):
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
         """Its agents are reported as failed."""
         super().fail(change, problem)
-        members = members_of(change.session, change.work.id)
+        members = change.work.members
         stand = _stand(change.session, members)
         for member in members:
             request = _submission(change, member, problem.message or problem.reason, stand)
@@ -129,15 +128,11 @@ class TrainWork(Work):
         return True
 
 
-def record_evaluations(
-    session: Session, job: JobRow, received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]], now: datetime
-) -> None:
-    """Take evaluations that came with renewals of a job's leases, and are sound."""
-    looks = [each for _, evaluations in received for each in evaluations]
-    outbox.record_evaluations(session, job, looks, at_once=False)
-    for lease, evaluations in received:
-        for evaluation in evaluations:
-            consider(session, job, lease, evaluation, now)
+def record_evaluations(change: Change, lease: LeaseRow, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
+    """Take evaluations that came with a renewal of a lease, and are sound."""
+    outbox.record_evaluations(change.session, change.job, evaluations, at_once=False)
+    for evaluation in evaluations:
+        consider(change.session, change.job, lease, evaluation, change.now)
 
 
 def _note_failure(change: Change, problem: cohort_pb2.Problem) -> None:

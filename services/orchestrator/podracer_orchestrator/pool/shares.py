@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -47,6 +47,15 @@ class Offer:
     loads: Sequence[Load]
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Device seconds that the leases of a job had not committed at some time, and where the job stood then."""
+
+    stand: tuple[int, float]
+    seconds: float
+    time: datetime
+
+
 class PoolShares:
     """Decides by what jobs have used (FairShare) and by what the pool has room for (share_pods)."""
 
@@ -54,6 +63,7 @@ class PoolShares:
         self._clock = clock
         self._quotas = quotas or Quotas()
         self._fair, self._fair_lock = FairShare(), threading.Lock()  # operations that read run beside the writing one
+        self._open: dict[str, _Open] = {}
         self._needs = MemoryNeeds()
         self._memory = MemoryBudget()
         self._memory_bytes = math.inf
@@ -88,18 +98,18 @@ class PoolShares:
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
         full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
-        working = quotas.pods_of(session)
-        full |= {job.uid for job in active.values() if working.get(job.project, 0) >= self._quotas.of(job.project).pods}
+        exhausted = self._exhausted(session, {job.project for job in active.values()})
+        full |= {job.uid for job in active.values() if job.project in exhausted}
         with self._fair_lock:
             ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
 
     def may_take(self, session: Session, pod: PodRow, job: JobRow) -> bool:
         """Whether a job may have this pod, too."""
-        is_full = len(leases.fences(session, job.uid)) >= plan_of(job).max_pods
-        if is_full or JobState(job.state) not in ACTIVE_STATES or not pods.can_serve(pod, job):
+        if JobState(job.state) not in ACTIVE_STATES or not pods.can_serve(pod, job):
             return False
-        return quotas.pods_of(session).get(job.project, 0) < self._quotas.of(job.project).pods
+        is_full = leases.held_counts(session).get(job.uid, 0) >= plan_of(job).max_pods
+        return not is_full and not self._exhausted(session, {job.project})
 
     def took(self, offer: Offer, taker: JobRow, passed_over: Sequence[str]) -> None:
         """`taker` got the pod, which the jobs `passed_over` could not take."""
@@ -184,9 +194,22 @@ class PoolShares:
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
         """What each job has used: what is committed, and by the clock what its leases have used beyond that."""
-        running = leases.running(session, self._clock.now())
-        found = []
+        held, now, found = leases.held_counts(session), self._clock.now(), []
+        # Each grant, end and commit changes one of these: only jobs in which something has happened are read again.
+        stands = {job.uid: (job.event_position, job.cost_s) for job in active}
+        changed = [uid for uid, stand in stands.items() if uid not in self._open or self._open[uid].stand != stand]
+        running = leases.running(session, changed, now) if changed else {}
+        self._open |= {uid: _Open(stands[uid], running.get(uid, 0.0), now) for uid in changed}
         for job in active:
-            plan, (held, used_s) = plan_of(job), running.get(job.uid, (0, 0.0))
-            found.append(Load(job.uid, plan.weight, job.cost_s + used_s, held, plan.kind.name))
+            plan, known, count = plan_of(job), self._open[job.uid], held.get(job.uid, 0)
+            open_s = known.seconds + count * (now - known.time).total_seconds()
+            found.append(Load(job.uid, plan.weight, job.cost_s + open_s, count, plan.kind.name))
         return found
+
+    def _exhausted(self, session: Session, projects: Collection[str]) -> set[str]:
+        """Those of several projects that have all the pods they may have."""
+        limits = {each: self._quotas.of(each).pods for each in projects}
+        if all(math.isinf(limit) for limit in limits.values()):
+            return set()
+        working = quotas.pods_of(session)
+        return {each for each, limit in limits.items() if working.get(each, 0) >= limit}

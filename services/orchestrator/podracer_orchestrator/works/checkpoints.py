@@ -41,21 +41,6 @@ class MemberCommit:
     checkpoint: agent_pb2.CheckpointReference
 
 
-def members_of(session: Session, work_id: str) -> Sequence[MemberRow]:
-    """The members of a work, in the order of the cohort."""
-    query = select(MemberRow).where(MemberRow.work_id == work_id)
-    return session.scalars(query.order_by(MemberRow.position)).all()
-
-
-def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The agents of each work, in the order of its cohort."""
-    query = select(MemberRow.work_id, MemberRow.agent).where(MemberRow.work_id.in_(work_ids))
-    agents: dict[str, list[str]] = {}
-    for work_id, agent in session.execute(query.order_by(MemberRow.work_id, MemberRow.position)):
-        agents.setdefault(work_id, []).append(agent)
-    return agents
-
-
 def commit(
     session: Session,
     lease: LeaseRow,
@@ -72,7 +57,7 @@ def commit(
     require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
-    members = {member.agent: member for member in members_of(session, lease.work_id)}
+    members = {member.agent: member for member in work.members}
     waiting, others = list(commits), list(besides)
     prefixes = [each.checkpoint.prefix for each in waiting] + [checkpoint.prefix for _, checkpoint in others]
     known = {row.prefix: row for row in load_checkpoints(session, prefixes)}
@@ -101,7 +86,7 @@ def require_lead(lease: LeaseRow) -> None:
 
 def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
     """Those that count."""
-    return session.scalars(select(CheckpointRow).where(CheckpointRow.prefix.in_(prefixes))).all()
+    return [row for prefix in set(prefixes) if (row := session.get(CheckpointRow, prefix)) is not None]
 
 
 def find_checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
@@ -196,7 +181,7 @@ def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pro
     known, row.refused = row.refused, True
     session.flush()
     before = _before(session, row)
-    for member in members_of(session, work.id):
+    for member in work.members:
         if member.checkpoint == row.prefix:
             member.checkpoint = None if before is None else before.prefix
     if known:  # another pod has found it, too
