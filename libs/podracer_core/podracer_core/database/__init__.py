@@ -96,6 +96,7 @@ class Database:
             # In the caller's context: what is written there belongs to the same span.
             run = contextvars.copy_context().run
             write = _Write(lambda session: run(operation, session), Future())
+            write.outcome.set_running_or_notify_cancel()  # from here on nobody cancels it
             self._waiting.append(write)
             self._submit(self._writer, self._write_waiting)
             return await asyncio.shield(asyncio.wrap_future(write.outcome))
