@@ -13,7 +13,14 @@ from podracer_core.service.process import ControlSettings
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9._]*")
-_LEAST = dict(max_pods=1, pool_max_pending=1, keep_last=1, keep_best=0, collect_after=0, collect_every=1)  # noqa: C408
+_LEAST = {
+    "max_pods": 1,
+    "pool_max_pending": 1,
+    "keep_last": 1,
+    "keep_best": 0,
+    "collect_after": 0,
+    "collect_every": 1,
+}
 _MOST = 1_000_000_000  # seconds, thirty years
 
 

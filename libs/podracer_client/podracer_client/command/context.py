@@ -57,7 +57,8 @@ def set_servers(
     from podracer_core.rpc.address import parse_address
     from podracer_core.rpc.tokens import FileToken
 
-    parse_address(address)
+    for each in filter(None, (address, leaderboard)):
+        parse_address(each)
     FileToken(token_file)
     files = {"token_file": str(token_file.absolute()), "tls": str(tls.absolute()) if tls else ""}
     _keep(name, Place(orchestrator=address, leaderboard=leaderboard, **files), address)

@@ -102,7 +102,7 @@ def translated_errors(url: URL) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        text = str(error.orig)
+        text = " ".join(str(error.orig).split())  # one line of a log
         was_silent = getattr(error.orig, "sqlstate", "") == _IDLE_IN_TRANSACTION
         if was_silent or isinstance(error, OperationalError | InterfaceError):
             raise Unavailable(
