@@ -82,6 +82,7 @@ class OverlaySite(ServiceProcesses):
         applied = Store()
         applied.create("podtemplates", NAMESPACE, of_kind(self.objects, "PodTemplate")["podracer-pod-template"])
         applied.create("configmaps", NAMESPACE, of_kind(self.objects, "ConfigMap")["podracer-pool"])
+        self._mount_config_maps()
         self._mount_secrets(applied)
         self.cluster = Cluster(
             Api(applied, of_kind(self.objects, "Role")["podracer-orchestrator"]), runner=self.kubelet
@@ -157,9 +158,19 @@ class OverlaySite(ServiceProcesses):
         return self._hosts[f"podracer-{role}"]
 
     def _volume(self, volume: Mapping[str, Any], owner: str) -> Path:
-        """The folder of a Secret, or of a claim of its owner."""
+        """The folder of a Secret or a ConfigMap, or of a claim of its owner."""
+        if "configMap" in volume:
+            return self._mounted / str(volume["configMap"]["name"])
         secret = volume.get("secret")
         return self._mounted / (secret["secretName"] if secret else f"{volume['name']}-{owner}-0")
+
+    def _mount_config_maps(self) -> None:
+        """All of them as files, also those that only set variables."""
+        for name, config in of_kind(self.objects, "ConfigMap").items():
+            folder = self._mounted / name
+            folder.mkdir(parents=True)
+            for key, content in config["data"].items():
+                (folder / key).write_text(content)
 
     def _mount_secrets(self, applied: Store) -> None:
         """As files with the names that the overlay's volumes give them."""
