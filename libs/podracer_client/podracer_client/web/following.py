@@ -55,15 +55,19 @@ class Upstream:
             if not self._clients or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
                 return
             self._looked_at = time.monotonic()
-            found, known = self._connect(), self._clients[-1].connection
-            if (found.connection.orchestrator, found.connection.leaderboard) == (known.orchestrator, known.leaderboard):
-                found.close()
-            else:
+            found, known = self._connect(), self._clients[-1]
+            if _addresses(found) != _addresses(known):
                 self._clients.append(found)
+            elif found is not known:
+                found.close()
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
+
+
+def _addresses(client: Client) -> tuple[str, str]:
+    return client.connection.orchestrator, client.connection.leaderboard
 
 
 class Following:
