@@ -142,6 +142,7 @@ class Orchestrator:
     async def stop_pods(self) -> None:
         """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
         self.dispatcher.drain()
+        self.lease_operations.orders.drain()
         await self.pool_reconciler.stop()
 
     async def close(self) -> None:

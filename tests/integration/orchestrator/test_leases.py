@@ -84,7 +84,7 @@ async def test_a_pod_that_asks_anew_gives_up_what_it_held(site):
 
 async def test_an_expired_lease_is_taken_up_by_another_pod_from_the_last_commit(site):
     await site.stop()
-    await site.start(lease_term=0.6)
+    await site.start(lease_term=2.0)
     job = await site.create()
     frozen = site.learner("projects/default/pods/frozen")
     lease = await frozen.ask()
@@ -92,7 +92,7 @@ async def test_an_expired_lease_is_taken_up_by_another_pod_from_the_last_commit(
     await frozen.renew(steps=150)
 
     other = site.learner("projects/default/pods/other")
-    taken = await other.ask(wait_s=5)
+    taken = await other.ask(wait_s=20)
     assert taken.fence > lease.fence
     assert [member.resume.env_steps for member in taken.train.cohort.members] == [100, 100]
     assert [member.env_steps for member in taken.train.cohort.members] == [100, 100]
@@ -242,6 +242,21 @@ async def test_renew_tells_pods_of_an_ended_job_to_hand_it_back(site):
     await learner.complete(train=learner.train_result(steps=5))  # still welcome
     done = await site.job(job.name)
     assert (done.state, done.progress.env_steps) == (job_pb2.JOB_STATE_CANCELLED, 10)
+
+
+async def test_an_order_comes_between_renewals(site):
+    job = await site.create()
+    learner = site.learner()
+    lease = await learner.ask()
+    request = pod_pb2.WatchLeaseRequest(lease=lease.name, fence=lease.fence)
+    call = learner.pods.WatchLease(request, metadata=bearer(lease.token))
+    heard = aiter(call)
+    assert (await anext(heard)).action == pod_pb2.LEASE_ACTION_CONTINUE
+    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    assert (await anext(heard)).action == pod_pb2.LEASE_ACTION_RELEASE
+    await site.stop()  # the stream ends at once, though the lease lives on
+    with pytest.raises(StopAsyncIteration):
+        await anext(heard)
 
 
 async def test_evaluations_come_with_renewals_and_are_recorded_once(site, make_evaluation):

@@ -37,7 +37,9 @@ MATRIX = {
     "orchestrator.v1.ArtifactService": ("client", [
         "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",
     ]),
-    "orchestrator.v1.PodService": ("lease", ["RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease"]),
+    "orchestrator.v1.PodService": ("lease", [
+        "RenewLease", "WatchLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease",
+    ]),
     "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
     "leaderboard.v1.LeaderboardService": ("control", [
         "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",

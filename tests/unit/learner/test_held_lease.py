@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ class FakeControl:
         self.answers: list[Exception] = []
         self.response = pod_service_pb2.RenewLeaseResponse(term=duration_pb2.Duration(nanos=600_000_000))
         self.came = threading.Event()
+        self.calls: queue.SimpleQueue[FakeOrders] = queue.SimpleQueue()
 
     def renew(self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float) -> pod_service_pb2.RenewLeaseResponse:
         self.requests.append(request)
@@ -31,6 +33,28 @@ class FakeControl:
         if self.answers:
             raise self.answers.pop(0)
         return self.response
+
+    def watch(self) -> FakeOrders:
+        call = FakeOrders()
+        self.calls.put(call)
+        return call
+
+
+class FakeOrders:
+    """The stream of a WatchLease."""
+
+    def __init__(self) -> None:
+        self.actions: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.ended = -1
+
+    def __iter__(self) -> Iterator[pod_service_pb2.WatchLeaseResponse]:
+        for action in iter(self.actions.get, self.ended):
+            if action not in pod_service_pb2.LeaseAction.values():
+                raise Unavailable("away")
+            yield pod_service_pb2.WatchLeaseResponse(action=pod_service_pb2.LeaseAction.ValueType(action))
+
+    def cancel(self) -> None:
+        self.actions.put(self.ended)
 
 
 @pytest.fixture
@@ -135,3 +159,12 @@ def test_orders_of_the_orchestrator_arrive(renewal: Renewal, control: FakeContro
     renewal.start()
     assert renewal.action == pod_service_pb2.LEASE_ACTION_FINISH
     assert renewal.admission_score == 3.5
+
+
+def test_an_order_need_not_wait_for_a_renewal(renewal: Renewal, control: FakeControl) -> None:
+    renewal.start()
+    control.calls.get(timeout=3.0).actions.put(99)  # the stream breaks
+    call = control.calls.get(timeout=3.0)
+    control.answers = [Unavailable("away")] * 1000
+    call.actions.put(pod_service_pb2.LEASE_ACTION_RELEASE)
+    assert eventually(lambda: renewal.calls_back)

@@ -33,6 +33,7 @@ from podracer_learner.lease.guard import LeaseGuard
 logger = logging.getLogger(__name__)
 
 CommitCall: TypeAlias = "grpc.Future[pod_service_pb2.CommitCheckpointResponse]"
+OrderCall: TypeAlias = "grpc._CallIterator[pod_service_pb2.WatchLeaseResponse]"
 Response = TypeVar("Response")
 
 _LONG_POLL_S = 20.0
@@ -106,6 +107,11 @@ class LeaseControl:
             request, metadata=self._metadata, timeout=timeout_s
         )
         return response
+
+    def watch(self) -> OrderCall:
+        """What to do, now and whenever it changes, until the lease ends or the call is cancelled."""
+        request = pod_service_pb2.WatchLeaseRequest(lease=self._name, fence=self._fence)
+        return self._stub.WatchLease(request, metadata=self._metadata)
 
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         """Make checkpoints count. Raises Fenced where the lease is not ours (any more)."""

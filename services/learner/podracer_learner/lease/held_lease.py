@@ -13,7 +13,7 @@ from podracer_core.errors import DeadlineExpired, Fenced, PodracerError, Unavail
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import ObjectStore
-from podracer_learner.lease.control import LeaseControl
+from podracer_learner.lease.control import LeaseControl, OrderCall
 from podracer_learner.lease.guard import LeaseGuard
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
 _SOONEST_S = 1.0
 _RETRY_S = (0.1, 1.0)
+_AWAY_S = (0.5, 10.0)
 
 DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
 
@@ -30,7 +31,7 @@ ROUND_OVER = cohort_pb2.Problem(reason="ROUND_OVER", message="the lead has ended
 class Renewal:
     """Renews every third of a term, sooner where evaluations wait. Progress is whatever was reported last.
 
-    A refusal revokes the guard; silence lets it run out.
+    A refusal revokes the guard; silence lets it run out. Orders are listened for between renewals.
     """
 
     def __init__(self, control: LeaseControl, guard: LeaseGuard, term_s: float) -> None:
@@ -42,6 +43,7 @@ class Renewal:
         self._action = pod_service_pb2.LEASE_ACTION_CONTINUE
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
+        self._orders: OrderCall | None = None
         self.admission_score: float | None = None
 
     @property
@@ -59,11 +61,14 @@ class Renewal:
         orchestrator does not answer."""
         self._renew()
         self._thread.start()
+        threading.Thread(target=self._listen, name="lease-orders", daemon=True).start()
 
     def stop(self) -> None:
         """Renew no more. What has not been delivered stays in `undelivered`."""
         self._stopped.set()
         self._wake.set()
+        if self._orders is not None:
+            self._orders.cancel()
         if self._thread.is_alive():
             self._thread.join(_TIMEOUT_S)
 
@@ -114,6 +119,24 @@ class Renewal:
             else:
                 retries.reset()
                 wait_s = self._term_s / 3
+
+    def _listen(self) -> None:
+        """Hear orders at once. Where that fails, renewals bring them."""
+        retries = Backoff(*_AWAY_S)
+        while not self._stopped.is_set():
+            try:
+                self._orders = self._control.watch()
+                if self._stopped.is_set():
+                    self._orders.cancel()
+                for response in self._orders:
+                    self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
+                    retries.reset()
+            except (Unavailable, DeadlineExpired) as error:
+                logger.debug("orders are not heard: %s", error.message)
+            except PodracerError as error:
+                logger.debug("orders come with renewals only: %s", error.message)
+                return
+            self._stopped.wait(next(retries))
 
     def _renew(self) -> None:
         with self._lock:

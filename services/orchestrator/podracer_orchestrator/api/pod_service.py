@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -33,6 +33,7 @@ SERVICE = "/podracer.orchestrator.v1.PodService/"
 METHODS: Mapping[str, set[Role]] = {
     f"{SERVICE}LeaseWork": {Role.POD},
     f"{SERVICE}RenewLease": {Role.LEASE},
+    f"{SERVICE}WatchLease": {Role.LEASE},
     f"{SERVICE}CommitCheckpoint": {Role.LEASE},
     f"{SERVICE}CompleteWork": {Role.LEASE},
     f"{SERVICE}ReleaseLease": {Role.LEASE},
@@ -67,6 +68,12 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         )
         action = await self._operations.renew(_holder(request), live, request.evaluations)
         return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
+
+    async def WatchLease(
+        self, request: pod_pb2.WatchLeaseRequest, context: Context
+    ) -> AsyncIterator[pod_pb2.WatchLeaseResponse]:
+        async for action in self._operations.orders.watch(_holder(request).fence):
+            yield pod_pb2.WatchLeaseResponse(action=action)
 
     async def CommitCheckpoint(
         self, request: pod_pb2.CommitCheckpointRequest, context: Context
@@ -125,6 +132,7 @@ def _ask(request: pod_pb2.LeaseWorkRequest) -> Ask:
 
 def _holder(
     request: pod_pb2.RenewLeaseRequest
+    | pod_pb2.WatchLeaseRequest
     | pod_pb2.CommitCheckpointRequest
     | pod_pb2.CompleteWorkRequest
     | pod_pb2.ReleaseLeaseRequest,

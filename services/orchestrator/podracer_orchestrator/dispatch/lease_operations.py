@@ -17,6 +17,7 @@ from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
@@ -55,6 +56,7 @@ class LeaseOperations:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
+        self.orders = Orders(self._actions, deadlines, changes)
         self._batcher = EvaluationBatcher(transactions, deadlines, clock)
 
     async def renew(

@@ -785,6 +785,54 @@ class RenewLeaseResponse(_message.Message):
 Global___RenewLeaseResponse: _TypeAlias = RenewLeaseResponse  # noqa: Y015
 
 @_typing.final
+class WatchLeaseRequest(_message.Message):
+    """Listens for orders. It does not keep the lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    lease: _builtins.str
+    """The lease. Required."""
+    fence: _builtins.int
+    """Its fence. Required."""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.str = ...,
+        fence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeaseRequest: _TypeAlias = WatchLeaseRequest  # noqa: Y015
+
+@_typing.final
+class WatchLeaseResponse(_message.Message):
+    """An order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    action: Global___LeaseAction.ValueType
+    """What to do from now on."""
+    def __init__(
+        self,
+        *,
+        action: Global___LeaseAction.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeaseResponse: _TypeAlias = WatchLeaseResponse  # noqa: Y015
+
+@_typing.final
 class MemberCheckpoint(_message.Message):
     """A checkpoint of one member."""
 

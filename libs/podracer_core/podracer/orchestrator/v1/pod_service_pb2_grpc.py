@@ -46,6 +46,11 @@ class PodServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseResponse.FromString,
                 _registered_method=True)
+        self.WatchLease = channel.unary_stream(
+                '/podracer.orchestrator.v1.PodService/WatchLease',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseResponse.FromString,
+                _registered_method=True)
         self.CommitCheckpoint = channel.unary_unary(
                 '/podracer.orchestrator.v1.PodService/CommitCheckpoint',
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.CommitCheckpointRequest.SerializeToString,
@@ -77,6 +82,13 @@ class PodServiceServicer:
 
     def RenewLease(self, request, context):
         """Keeps a lease for another term, reports what is going on, and hears whether to go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchLease(self, request, context):
+        """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,6 +127,11 @@ def add_PodServiceServicer_to_server(servicer, server):
                     servicer.RenewLease,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseResponse.SerializeToString,
+            ),
+            'WatchLease': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLease,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseResponse.SerializeToString,
             ),
             'CommitCheckpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitCheckpoint,
@@ -188,6 +205,33 @@ class PodService:
             '/podracer.orchestrator.v1.PodService/RenewLease',
             podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.RenewLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podracer.orchestrator.v1.PodService/WatchLease',
+            podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.WatchLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

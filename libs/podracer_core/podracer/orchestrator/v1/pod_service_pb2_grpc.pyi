@@ -39,6 +39,8 @@ class PodServiceStub:
     """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's."""
     RenewLease: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.RenewLeaseRequest, _pod_service_pb2.RenewLeaseResponse]
     """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+    WatchLease: _grpc.UnaryStreamMultiCallable[_pod_service_pb2.WatchLeaseRequest, _pod_service_pb2.WatchLeaseResponse]
+    """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
     CommitCheckpoint: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.CommitCheckpointRequest, _pod_service_pb2.CommitCheckpointResponse]
     """Makes checkpoints count. Idempotent: the same checkpoints again change nothing."""
     CompleteWork: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.CompleteWorkRequest, _pod_service_pb2.CompleteWorkResponse]
@@ -57,6 +59,8 @@ class PodServiceAsyncStub(PodServiceStub):
     """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's."""
     RenewLease: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.RenewLeaseRequest, _pod_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
     """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+    WatchLease: _aio.UnaryStreamMultiCallable[_pod_service_pb2.WatchLeaseRequest, _pod_service_pb2.WatchLeaseResponse]  # type: ignore[assignment]
+    """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
     CommitCheckpoint: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.CommitCheckpointRequest, _pod_service_pb2.CommitCheckpointResponse]  # type: ignore[assignment]
     """Makes checkpoints count. Idempotent: the same checkpoints again change nothing."""
     CompleteWork: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.CompleteWorkRequest, _pod_service_pb2.CompleteWorkResponse]  # type: ignore[assignment]
@@ -84,6 +88,14 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.RenewLeaseResponse, _abc.Awaitable[_pod_service_pb2.RenewLeaseResponse]]:
         """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+
+    @_abc_1.abstractmethod
+    def WatchLease(
+        self,
+        request: _pod_service_pb2.WatchLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_pod_service_pb2.WatchLeaseResponse], _abc.AsyncIterator[_pod_service_pb2.WatchLeaseResponse]]:
+        """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
 
     @_abc_1.abstractmethod
     def CommitCheckpoint(
