@@ -43,7 +43,7 @@ class Kubectl:
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Make them, or change them."""
-        self("apply", "-f", "-", data="\n---\n".join(json.dumps(each) for each in objects))
+        self("apply", "-f", "-", data="\n".join(json.dumps(each) for each in objects))
 
     def python(self, pod: str, container: str, program: str, *arguments: str) -> bytes:
         """Run a Python program in a container; its standard output."""
