@@ -80,7 +80,7 @@ class Kubectl:
 
     def pods(self, component: str) -> list[dict[str, Any]]:
         """Those of a component that run and are not on their way out."""
-        selector = f"app.kubernetes.io/name=podracer,app.kubernetes.io/component={component}"
+        selector = f"app.kubernetes.io/component={component}"
         return [
             pod
             for pod in self.get("pods", "--selector", selector)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from sqlalchemy.orm import Session
@@ -39,6 +40,8 @@ _UNWANTED = (PodState.DRAINING, PodState.STOPPED)
 _TICK_S = 2.0
 """The machine is looked at this often at most, and at least while nothing happens."""
 _RETRY_S = 1.0
+_REST = 4.0
+"""Of the processor time of a plan."""
 
 
 class PoolReconciler(PodObserver):
@@ -63,6 +66,7 @@ class PoolReconciler(PodObserver):
         self._lost_since: dict[str, float] = {}
         self._spare_since: dict[str, float] = {}
         self._measured_at = -math.inf
+        self._plan_s = 0.0
         self._stopping = asyncio.Event()
 
     async def adopt(self, backend: PoolBackend) -> None:
@@ -83,11 +87,12 @@ class PoolReconciler(PodObserver):
             await self._backend.check()
 
     async def run(self) -> None:
-        """Reconcile whenever something has changed, for ever."""
+        """Reconcile whenever something has changed, for ever; more rarely the longer it takes."""
         while True:
             version = self._changes.version(POOL)
             try:
                 await self.reconcile()
+                await asyncio.sleep(min(_TICK_S, _REST * self._plan_s))
                 await self._changes.wait(POOL, version, _TICK_S)
             except PodracerError as error:
                 logger.error("the pool could not be brought up to date, it goes on: %s", error)
@@ -101,7 +106,7 @@ class PoolReconciler(PodObserver):
             self._measured_at = self._clock.monotonic()
         if self._stopping.is_set() or self._backend.capacity is None:
             return
-        plans, frozen = await self._transactions.write(self._plan)
+        plans, frozen = await self._transactions.write(self._timed_plan)
         if self._stopping.is_set():
             return
         PODS_WANTED.set(len(plans))
@@ -145,6 +150,12 @@ class PoolReconciler(PodObserver):
         await self._lose_pod(pod, None, "it was stopped")
         await self._transactions.write(lambda session: pods.set_state(session, pod, PodState.STOPPED))
         self._changes.notify([POOL])
+
+    def _timed_plan(self, session: Session) -> tuple[Sequence[PodPlan], Sequence[str]]:
+        begun = time.thread_time()
+        found = self._plan(session)
+        self._plan_s = time.thread_time() - begun
+        return found
 
     def _plan(self, session: Session) -> tuple[Sequence[PodPlan], Sequence[str]]:
         """The pods that are wanted, and those of them that seem to be frozen."""

@@ -43,7 +43,9 @@ FRESH_S = 60.0
 _LOOK_S = 5.0
 """How often everything is looked at though nothing has changed."""
 _PAUSE_S = 0.2
-"""Between two looks: changes come in swarms."""
+"""Between two looks at least: changes come in swarms."""
+_REST = 9.0
+"""Of the processor time of a look: with many pods looks become rarer."""
 _SEEN_S = 15.0
 """How soon the copy of the cluster tells what we have just done; after that it is done again."""
 
@@ -125,11 +127,13 @@ class KubernetesPool(PoolBackend):
         waits = Backoff(0.5, 30.0, jitter=0.5)
         while True:
             self._changed.clear()
+            used_before_s = time.thread_time()
             try:
                 if self._cluster.is_complete:
                     await self._look()
                 waits.reset()
-                pause_s, longest_s = _PAUSE_S, _LOOK_S
+                rest_s = _REST * (time.thread_time() - used_before_s)
+                pause_s, longest_s = min(max(_PAUSE_S, rest_s), _LOOK_S), _LOOK_S
             except PodracerError as error:
                 logger.warning("the cluster is not as it should be, it is tried again: %s", error)
                 pause_s = longest_s = next(waits)
