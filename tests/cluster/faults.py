@@ -48,7 +48,7 @@ class ClusterFaults:
             self.all.append(Fault("restart the database", lambda chance: _run(restart_database)))
 
     def _kill(self, process: tuple[str, str, str], chance: random.Random) -> None:
-        self._kubectl.kill_process(*process)
+        self._kubectl.kill_process(*process, limit_s=BACK_S)
 
     def _delete(self, component: str, words: tuple[str, ...], chance: random.Random) -> None:
         """Of a StatefulSet or a Job, which makes another one."""

@@ -63,7 +63,7 @@ class Kubectl:
             finally:
                 process.terminate()
 
-    def kill_process(self, component: str, container: str, module: str, only: str = "") -> None:
+    def kill_process(self, component: str, container: str, module: str, only: str = "", limit_s: float = 60.0) -> None:
         """kill -9 of `python -m module` in the first pod of a component that has it, or in the pod `only`; its pods
         share their processes."""
 
@@ -76,7 +76,7 @@ class Kubectl:
                     return True
             return False
 
-        wait_until(killed, 60.0, f"a process {module}")
+        wait_until(killed, limit_s, f"a process {module}")
 
     def pods(self, component: str) -> list[dict[str, Any]]:
         """Those of a component that run and are not on their way out."""

@@ -353,7 +353,9 @@ def free_node(installation: Installation) -> str:
     """A node without the control plane, to which a training pod is moved where none is."""
     kubectl = installation.kubectl
     (home,) = {
-        pod["spec"]["nodeName"] for role in ("orchestrator", "leaderboard", "object-store") for pod in kubectl.pods(role)
+        pod["spec"]["nodeName"]
+        for role in ("orchestrator", "leaderboard", "object-store")
+        for pod in kubectl.pods(role)
     }
 
     def found() -> str:
