@@ -148,6 +148,12 @@ def evaluation_count(method: str, request: bytes) -> int:
     return len(leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations)
 
 
+def merged(rows: Sequence[OutboxRow]) -> Message:
+    """The request of rows of the same method: their evaluations together."""
+    # Messages in wire form, one after the other, are one message with the lists of all.
+    return REQUEST_TYPES[rows[0].method].FromString(b"".join(row.request for row in rows))
+
+
 def boards_with_pending(session: Session) -> Sequence[str]:
     """The leaderboards that have not heard everything yet."""
     return session.scalars(select(OutboxRow.board).distinct()).all()
