@@ -1,10 +1,14 @@
 """Load on orchestrator and leaderboard: thousands of pods that lease, renew and complete, and hundreds that watch.
 
-Both services are processes of their own (gRPC on loopback, SQLite, a folder store). The pods are tasks of two other
-processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time: a renewal with progress every
-five seconds, with a look of each agent every second time, and at the end of a round checkpoints in the store,
-CommitCheckpoint and CompleteWork. Everything shares the cores of this machine, so the load's own cost is part of what
-is measured, and is printed. Pods arrive evenly over the first minutes, so that their rounds end evenly too.
+First what single things cost, where nothing else goes on: a round of two agents, a renewal, a second of a watcher; in
+CPU time, statements and transactions of the database, and calls to the leaderboard (`--costs`: only these).
+
+Then the load. Both services are processes of their own (gRPC on loopback, SQLite or `--postgresql`, a folder store).
+The pods are tasks of two other processes that speak the real PodService as `benchmarks/scaling.py`'s do, in real time:
+a renewal with progress every ten seconds of a term of thirty, with a look of each agent every second time, and at the
+end of a round checkpoints in the store, CommitCheckpoint and CompleteWork. Everything shares the cores of this machine,
+so the load's own cost is part of what is measured, and is printed. Pods arrive evenly over the first round, so that
+their rounds end evenly too.
 
 The latency of LeaseWork counts where it brought work. Memory is flat where its growth over the last three quarters of
 the run, as a straight line, is less than a twentieth.
@@ -20,12 +24,13 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from report import Target, finish, print_table, versions
+from simulation import costs
 from simulation.clock import WallClock
 from simulation.control_plane import ControlPlane
 from simulation.curves import Curves
@@ -42,7 +47,8 @@ CURVES = Path(__file__).resolve().parent / "simulation" / "curves.csv"
 LOADERS = 2
 MEMBERS = 2
 JOBS_AT_LEAST, PODS_A_JOB_AT_MOST = 5, 100
-RENEWAL_S = 5.0
+COST_JOBS, COST_PODS = 4, 8
+RENEWAL_S, LEASE_TERM_S = 10.0, 30.0
 LOOK_EVERY = 2  # renewals
 IDLE_S = 2.0
 SAMPLE_S = 5.0
@@ -79,20 +85,44 @@ class Share:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="100 pods, 10 watchers, 40 s")
+    parser.add_argument("--quick", action="store_true", help="100 pods, 10 watchers, 24 s: under a minute")
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--watchers", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--round", type=float, default=300.0, help="seconds of a round")
+    parser.add_argument("--round", type=float, default=60.0, help="seconds of a round")
+    parser.add_argument("--postgresql", default="", help="URL of a database whose server both services use instead")
+    parser.add_argument("--costs", action="store_true", help="only what a round, a renewal and a watcher cost")
     options = parser.parse_args()
     if options.quick:
-        options.pods, options.watchers, options.minutes, options.round = 100, 10, 40 / 60, 20.0
+        options.pods, options.watchers, options.minutes, options.round = 100, 10, 24 / 60, 12.0
     print(
         versions("grpcio", "SQLAlchemy"),
         f"· {options.pods} pods, {options.watchers} watchers, {options.round:g} s a round",
     )
-    with tempfile.TemporaryDirectory(prefix="control-plane-") as folder, ControlPlane(Path(folder)) as plane:
-        _report(options, *_run(plane, options))
+    with (
+        tempfile.TemporaryDirectory(prefix="costs-") as folder,
+        ControlPlane(Path(folder), options.postgresql) as plane,
+    ):
+        found = _costs(plane)
+    if options.costs:
+        finish("control_plane", {"costs": found}, {})
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="control-plane-") as folder,
+        ControlPlane(Path(folder), options.postgresql, LEASE_TERM_S) as plane,
+    ):
+        _report(options, found, *_run(plane, options))
+
+
+def _costs(plane: ControlPlane) -> dict[str, dict[str, float]]:
+    """CPU and statements of a round, a renewal and a second of a watcher, where nothing else goes on."""
+    settings = argparse.Namespace(round=20.0)
+    jobs = [plane.client.submit(parse_job(_job(number, settings, COST_PODS))) for number in range(COST_JOBS)]
+    found = asyncio.run(costs.measure(plane, [job.name for job in jobs], Curves(CURVES)))
+    names = list(costs.Cost.__dataclass_fields__)
+    rows = [[what, *(getattr(cost, name) for name in names)] for what, cost in found.items()]
+    print_table("What it costs", ["", *(name.replace("_", " ") for name in names)], rows)
+    return {what: asdict(cost) for what, cost in found.items()}
 
 
 Sample = tuple[float, dict[str, float], dict[str, float], float]
@@ -183,7 +213,12 @@ async def _play(share: Share) -> dict[str, Any]:
     return {"latencies": dict(load.latencies), "updates": sum(updates.values()), "failures": dict(failures)}
 
 
-def _report(options: argparse.Namespace, samples: list[Sample], found: list[dict[str, Any]]) -> None:
+def _report(
+    options: argparse.Namespace,
+    costs_found: dict[str, dict[str, float]],
+    samples: list[Sample],
+    found: list[dict[str, Any]],
+) -> None:
     latencies: dict[str, list[float]] = defaultdict(list)
     failures: dict[str, int] = defaultdict(int)
     for each in found:
@@ -216,6 +251,7 @@ def _report(options: argparse.Namespace, samples: list[Sample], found: list[dict
         {
             "pods": options.pods,
             "watchers": options.watchers,
+            "costs": costs_found,
             "calls": {row[0]: row[1:] for row in rows},
             "cores": cpu,
             "memory_mb": {name: [sample[1][name] for sample in samples] for name in growth},

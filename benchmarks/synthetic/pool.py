@@ -20,9 +20,7 @@ from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
 from podracer_leaderboard.boards import Boards
 from podracer_leaderboard.changes import Changes
-from podracer_leaderboard.evaluations import Evaluations
-from podracer_leaderboard.proposals import Proposals
-from podracer_leaderboard.submissions import Submissions
+from podracer_leaderboard.exchanges import Exchanges
 from synthetic.landscapes import Landscape, State
 
 ROUND_ENV_STEPS = 1000
@@ -74,8 +72,7 @@ async def run_job(database: Database, setting: Setting) -> Outcome:
 class _Job:
     def __init__(self, database: Database, setting: Setting) -> None:
         changes = Changes()
-        self._boards, self._proposals = Boards(database, changes), Proposals(database)
-        self._submissions, self._evaluations = Submissions(database, changes), Evaluations(database, changes)
+        self._boards, self._exchanges = Boards(database, changes), Exchanges(database, changes)
         self._setting = setting
         drawn = Random(f"landscape {setting.seed}")
         self._landscape = setting.landscape(drawn)
@@ -136,7 +133,7 @@ class _Job:
             places=self._setting.members,
             remaining_env_steps=self._left_steps,
         )
-        cohort = await self._proposals.propose(request)
+        cohort = await self._exchanges.call("cohort", request)
         if cohort.HasField("generator_problem"):
             raise RuntimeError(f"{self._board}: {cohort.generator_problem.message}")
         self._is_finished = cohort.finished
@@ -158,12 +155,13 @@ class _Job:
             self._reserved_steps -= cohort.round_env_steps
             self._spent_steps += cohort.round_env_steps
             request = self._train(proposal.agent, cohort.round_env_steps, len(cohort.proposals))
-            answer = await self._submissions.submit(request)
+            answer = await self._exchanges.call("candidate", request)
             if answer.challenge:
                 challenge = self._evaluate(request.candidate.checkpoint, proposal.agent.name)
                 challenge.purpose = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
-                await self._evaluations.record(
-                    leaderboard_pb2.RecordEvaluationsRequest(leaderboard=self._board, evaluations=[challenge])
+                await self._exchanges.call(
+                    "evaluations",
+                    leaderboard_pb2.RecordEvaluationsRequest(leaderboard=self._board, evaluations=[challenge]),
                 )
 
     def _train(

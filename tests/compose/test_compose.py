@@ -235,7 +235,7 @@ _LEAVES = {
     ("worker", "collect rollout"): "a rollout",
     ("learner", "gradient steps"): "gradient steps",
     ("evaluator", "evaluate policies"): "an evaluation",
-    ("leaderboard", "LeaderboardService/SubmitCandidate"): "a candidate",
+    ("leaderboard", "LeaderboardService/Exchange"): "a candidate",
 }
 
 

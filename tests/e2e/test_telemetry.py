@@ -29,7 +29,7 @@ ROOT = "orchestrator JobService/CreateJob"
 TRAIN = ["learner train", "orchestrator grant", ROOT]
 COMPLETE = ["orchestrator PodService/CompleteWork", "learner PodService/CompleteWork", *TRAIN]
 HEARD_OF_PROPOSAL = [f"{service} LeaderboardService/ProposeCohort" for service in ("leaderboard", "orchestrator")]
-HEARD_OF_CANDIDATE = [f"{service} LeaderboardService/SubmitCandidate" for service in ("leaderboard", "orchestrator")]
+HEARD_OF_CANDIDATE = [f"{service} LeaderboardService/Exchange" for service in ("leaderboard", "orchestrator")]
 LINES = [
     # Each is the child of the one behind it.
     [ROOT],

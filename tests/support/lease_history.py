@@ -42,7 +42,6 @@ from podracer_orchestrator.jobs import jobs, submission
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outbox import REQUEST_TYPES
 from podracer_orchestrator.outcomes import ending
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.pods import PodReport
@@ -69,6 +68,9 @@ class Board:
         self.agent_count = 0
 
     async def propose(self, request):
+        return self._answered(self._propose(request))
+
+    def _propose(self, request):
         if request.request_id not in self.proposals:
             response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=1000)
             for _ in range(request.places):
@@ -77,30 +79,39 @@ class Board:
                 agent.name = f"projects/default/jobs/j/agents/a{self.agent_count}"
                 agent.algorithm = "ppo"
             self.proposals[request.request_id] = response
-        self._maybe_lose()
         return self.proposals[request.request_id]
 
     async def get(self, name):
-        self._maybe_lose()
-        return leaderboard_pb2.Leaderboard(name=name)
+        return self._answered(leaderboard_pb2.Leaderboard(name=name))
+
+    async def exchange(self, name, steps):
+        answers = []
+        for step in steps:
+            kind = step.WhichOneof("request")
+            request = getattr(step, kind)
+            answer = self._propose(request) if kind == "cohort" else self._call(request)
+            answers.append(leaderboard_pb2.ExchangeResponse.Answer(**{kind: answer}))
+        return self._answered(answers)
 
     async def call(self, method, request):
-        decoded = REQUEST_TYPES[method].FromString(request)
-        claims = False
-        if isinstance(decoded, leaderboard_pb2.SubmitCandidateRequest):
-            former = self.submissions.setdefault(decoded.request_id, decoded)
-            assert former == decoded, "the same request id must always carry the same request"
-            claims = decoded.HasField("candidate")
-        elif isinstance(decoded, leaderboard_pb2.RecordEvaluationsRequest):
-            for each in decoded.evaluations:
-                assert self.evaluations.setdefault(each.evaluation_id, each) == each
-        self._maybe_lose()
-        return leaderboard_pb2.SubmitCandidateResponse(admitted=claims, rank=1, challenge=claims)
+        return self._answered(self._call(request))
 
-    def _maybe_lose(self) -> None:
+    def _call(self, request):
+        if isinstance(request, leaderboard_pb2.SubmitCandidateRequest):
+            former = self.submissions.setdefault(request.request_id, request)
+            assert former == request, "the same request id must always carry the same request"
+            claims = request.HasField("candidate")
+            return leaderboard_pb2.SubmitCandidateResponse(admitted=claims, rank=1, challenge=claims)
+        if isinstance(request, leaderboard_pb2.RecordEvaluationsRequest):
+            for each in request.evaluations:
+                assert self.evaluations.setdefault(each.evaluation_id, each) == each
+        return leaderboard_pb2.RecordEvaluationsResponse()
+
+    def _answered(self, answer):
         if self.loses_answers:
             self.loses_answers -= 1
             raise Unavailable("the answer was lost on the way")
+        return answer
 
 
 @dataclass
@@ -442,7 +453,7 @@ class History:
         self.operations = LeaseOperations(self.transactions, self.deadlines, self.store, changes, self.clock)
         self.delivery = Delivery(self.transactions, self.board, changes, self.clock)
         tokens = LeaseTokens(b"s" * 32)
-        proposer = CohortProposer(self.transactions, self.board, self.delivery, self.clock)
+        proposer = CohortProposer(self.transactions, self.delivery, self.clock)
         self.dispatcher = Dispatcher(self.transactions, self.deadlines, tokens, proposer, changes, self.clock)
         self.run(self.operations.recover())
 

@@ -12,7 +12,6 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_leaderboard import messages, places, store
-from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, EvaluationRow
@@ -21,38 +20,10 @@ MAX_EVALUATIONS = 1000
 
 
 class Evaluations:
-    """Answers RecordEvaluations and ListEvaluations."""
+    """Answers ListEvaluations."""
 
-    def __init__(self, database: Database, changes: Changes) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._changes = changes
-
-    async def record(
-        self, request: leaderboard_pb2.RecordEvaluationsRequest
-    ) -> leaderboard_pb2.RecordEvaluationsResponse:
-        """Add evaluations to the history, each once; a challenge decides over its candidate."""
-        messages.check_leaderboard(request.leaderboard)
-        _check_evaluations(request.evaluations)
-        challenges = [evaluation for evaluation in request.evaluations if challenged_by(evaluation)]
-
-        def operation(session: Session) -> int:
-            board = store.get_board(session, request.leaderboard)
-            agents = {evaluation.agent for evaluation in request.evaluations}
-            known = session.scalars(
-                select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
-            )
-            unknown = agents.difference(known)
-            if unknown:
-                raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-            count = store_evaluations(session, board.name, request.evaluations)
-            for challenge in challenges:
-                places.confirm(session, board, competition_of(board.spec).updater, challenge)
-            return count
-
-        count = await self._database.write(operation)
-        if challenges:
-            self._changes.ring()
-        return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
 
     async def history(self, request: leaderboard_pb2.ListEvaluationsRequest) -> leaderboard_pb2.ListEvaluationsResponse:
         """Oldest first."""
@@ -66,6 +37,25 @@ class Evaluations:
         )
         evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
         return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
+
+
+def record(
+    session: Session, request: leaderboard_pb2.RecordEvaluationsRequest
+) -> leaderboard_pb2.RecordEvaluationsResponse:
+    """Add evaluations to the history, each once; a challenge decides over its candidate. The request is checked.
+
+    Raises NotFound where an agent is none of the board's.
+    """
+    board = store.get_board(session, request.leaderboard)
+    agents = {evaluation.agent for evaluation in request.evaluations}
+    known = session.scalars(select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents)))
+    unknown = agents.difference(known)
+    if unknown:
+        raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
+    count = store_evaluations(session, board.name, request.evaluations)
+    for challenge in filter(challenged_by, request.evaluations):
+        places.confirm(session, board, competition_of(board.spec).updater, challenge)
+    return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count)
 
 
 def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
@@ -101,8 +91,15 @@ def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
     return evaluation.checkpoint.prefix if is_challenge else ""
 
 
-def _check_evaluations(evaluations: Sequence[agent_pb2.Evaluation]) -> None:
-    problems = []
+def has_challenge(request: leaderboard_pb2.RecordEvaluationsRequest) -> bool:
+    """Whether it decides over a candidate."""
+    return any(map(challenged_by, request.evaluations))
+
+
+def check(request: leaderboard_pb2.RecordEvaluationsRequest) -> None:
+    """Raise InvalidInput, naming each field that is wrong."""
+    messages.check_leaderboard(request.leaderboard)
+    evaluations, problems = request.evaluations, []
     if len(evaluations) > MAX_EVALUATIONS:
         problems.append(FieldViolation("evaluations", f"expected at most {MAX_EVALUATIONS}, got {len(evaluations)}"))
     problems += [

@@ -6,7 +6,6 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.telemetry.metrics import PROPOSALS
@@ -24,35 +23,23 @@ MAX_PLACES = 1024
 AgentRows = dict[str, AgentRow]
 
 
-class Proposals:
-    """Answers ProposeCohort."""
+def propose(session: Session, request: leaderboard_pb2.ProposeCohortRequest) -> leaderboard_pb2.ProposeCohortResponse:
+    """The stored answer for a known request id; else a new one, stored unless it is empty. The request is checked.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> leaderboard_pb2.ProposeCohortResponse:
-        """The stored answer for a known request id; else a new one, stored unless it is empty.
-
-        An empty answer changes nothing, so the same request may be asked again and get agents later.
-        """
-        _check(request)
-
-        def operation(session: Session) -> leaderboard_pb2.ProposeCohortResponse:
-            board = store.get_board(session, request.leaderboard)
-            stored = session.get(ProposalRow, (board.name, request.request_id))
-            if stored is not None:
-                return leaderboard_pb2.ProposeCohortResponse.FromString(stored.response)
-            response = _propose(session, board, request)
-            if response.proposals:
-                board.proposal_count += 1
-                row = ProposalRow(board=board.name, request_id=request.request_id, response=messages.to_bytes(response))
-                session.add(row)
-            return response
-
-        response = await self._database.write(operation)
-        for proposal in response.proposals:
-            PROPOSALS.add(action=_action_name(proposal.action))
-        return response
+    An empty answer changes nothing, so the same request may be asked again and get agents later.
+    """
+    board = store.get_board(session, request.leaderboard)
+    stored = session.get(ProposalRow, (board.name, request.request_id))
+    if stored is not None:
+        return leaderboard_pb2.ProposeCohortResponse.FromString(stored.response)
+    response = _propose(session, board, request)
+    if response.proposals:
+        board.proposal_count += 1
+        answer = messages.to_bytes(response)
+        session.add(ProposalRow(board=board.name, request_id=request.request_id, response=answer))
+    for proposal in response.proposals:
+        PROPOSALS.add(action=_action_name(proposal.action))
+    return response
 
 
 def _action_name(action: leaderboard_pb2.ProposalAction.ValueType) -> str:
@@ -134,7 +121,8 @@ def _remaining(request: leaderboard_pb2.ProposeCohortRequest) -> Remaining:
     return Remaining(**limits)
 
 
-def _check(request: leaderboard_pb2.ProposeCohortRequest) -> None:
+def check(request: leaderboard_pb2.ProposeCohortRequest) -> None:
+    """Raise InvalidInput, naming each field that is wrong."""
     messages.check_leaderboard(request.leaderboard)
     messages.check_text(request.request_id, "request_id")
     problems = []

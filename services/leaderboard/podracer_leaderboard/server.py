@@ -28,9 +28,8 @@ from podracer_leaderboard.acts import Acts
 from podracer_leaderboard.boards import Aliases, Boards
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.evaluations import Evaluations
+from podracer_leaderboard.exchanges import Exchanges
 from podracer_leaderboard.listings import Listings
-from podracer_leaderboard.proposals import Proposals
-from podracer_leaderboard.submissions import Submissions
 
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -49,6 +48,7 @@ _WRITES = (
     "ProposeCohort",
     "SubmitCandidate",
     "RecordEvaluations",
+    "Exchange",
     "SetAlias",
     "ForkAgent",
     "PinAgent",
@@ -114,9 +114,8 @@ class LeaderboardService(LeaderboardServiceServicer):
     def __init__(self, database: Database) -> None:
         self._changes = Changes()
         self._boards = Boards(database, self._changes)
-        self._proposals = Proposals(database)
-        self._submissions = Submissions(database, self._changes)
-        self._evaluations = Evaluations(database, self._changes)
+        self._evaluations = Evaluations(database)
+        self._exchanges = Exchanges(database, self._changes)
         self._listings = Listings(database)
         self._aliases = Aliases(database)
         self._acts = Acts(database)
@@ -133,17 +132,23 @@ class LeaderboardService(LeaderboardServiceServicer):
     async def ProposeCohort(  # noqa: N802
         self, request: pb.ProposeCohortRequest, context: Context
     ) -> pb.ProposeCohortResponse:
-        return await self._proposals.propose(request)
+        answer: pb.ProposeCohortResponse = await self._exchanges.call("cohort", request)
+        return answer
 
     async def SubmitCandidate(  # noqa: N802
         self, request: pb.SubmitCandidateRequest, context: Context
     ) -> pb.SubmitCandidateResponse:
-        return await self._submissions.submit(request)
+        answer: pb.SubmitCandidateResponse = await self._exchanges.call("candidate", request)
+        return answer
 
     async def RecordEvaluations(  # noqa: N802
         self, request: pb.RecordEvaluationsRequest, context: Context
     ) -> pb.RecordEvaluationsResponse:
-        return await self._evaluations.record(request)
+        answer: pb.RecordEvaluationsResponse = await self._exchanges.call("evaluations", request)
+        return answer
+
+    async def Exchange(self, request: pb.ExchangeRequest, context: Context) -> pb.ExchangeResponse:  # noqa: N802
+        return await self._exchanges.exchange(request)
 
     async def GetLeaderboard(  # noqa: N802
         self, request: pb.GetLeaderboardRequest, context: Context

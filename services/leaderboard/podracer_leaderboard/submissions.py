@@ -9,13 +9,11 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
-from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.judged_rounds import record_throughput
@@ -25,33 +23,21 @@ from podracer_leaderboard.updater import Admission, Updater
 logger = logging.getLogger(__name__)
 
 
-class Submissions:
-    """Answers SubmitCandidate."""
+def submit(
+    session: Session, request: leaderboard_pb2.SubmitCandidateRequest
+) -> leaderboard_pb2.SubmitCandidateResponse:
+    """End an agent's round, as a checked request says. The stored answer for a known request id.
 
-    def __init__(self, database: Database, changes: Changes) -> None:
-        self._database = database
-        self._changes = changes
-
-    async def submit(self, request: leaderboard_pb2.SubmitCandidateRequest) -> leaderboard_pb2.SubmitCandidateResponse:
-        """End an agent's round. The stored answer for a known request id.
-
-        Raises PreconditionFailed (AGENT_NOT_TRAINING) where no pod should have the agent.
-        """
-        _check_submission(request)
-
-        def operation(session: Session) -> leaderboard_pb2.SubmitCandidateResponse:
-            board = store.get_board(session, request.leaderboard)
-            stored = session.get(RoundRow, (board.name, request.request_id))
-            if stored is not None:
-                return leaderboard_pb2.SubmitCandidateResponse.FromString(stored.response)
-            return _submit(session, board, request)
-
-        try:
-            response = await self._database.write(operation)
-            CANDIDATES.add(admitted="yes" if response.admitted else "no")
-            return response
-        finally:
-            self._changes.ring()
+    Raises PreconditionFailed (AGENT_NOT_TRAINING) where no pod should have the agent.
+    """
+    board = store.get_board(session, request.leaderboard)
+    stored = session.get(RoundRow, (board.name, request.request_id))
+    if stored is not None:
+        response = leaderboard_pb2.SubmitCandidateResponse.FromString(stored.response)
+    else:
+        response = _submit(session, board, request)
+    CANDIDATES.add(admitted="yes" if response.admitted else "no")
+    return response
 
 
 def _submit(
@@ -164,7 +150,8 @@ def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Ev
     return evaluation
 
 
-def _check_submission(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+def check(request: leaderboard_pb2.SubmitCandidateRequest) -> None:
+    """Raise InvalidInput, naming each field that is wrong."""
     messages.check_leaderboard(request.leaderboard)
     messages.check_text(request.request_id, "request_id")
     messages.check_agent(request.agent)

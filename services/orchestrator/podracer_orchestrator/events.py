@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from podracer_orchestrator.tables import EventRow, JobRow
 from podracer_orchestrator.transactions import job_topic, project_topic, touch
+
+_INSERT = insert(EventRow)
 
 
 def record(
@@ -17,17 +19,16 @@ def record(
 ) -> None:
     """Append an event; its position is the job's newest."""
     job.event_position += 1
-    session.add(
-        EventRow(
-            job_uid=job.uid,
-            position=job.event_position,
-            kind=kind,
-            message=message,
-            subject=subject,
-            time=now,
-            details={key: str(value) for key, value in details.items()},
-        )
-    )
+    event = {
+        "job_uid": job.uid,
+        "position": job.event_position,
+        "kind": kind,
+        "message": message,
+        "subject": subject,
+        "time": now,
+        "details": {key: str(value) for key, value in details.items()},
+    }
+    session.connection().execute(_INSERT, event)
     touch(session, job_topic(job.uid), project_topic(job.project))
 
 

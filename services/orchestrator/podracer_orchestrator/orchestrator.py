@@ -71,7 +71,7 @@ class Orchestrator:
         )
         board = self.board = LeaderboardClient(channel)
         self._delivery = Delivery(transactions, board, changes, self.clock)
-        proposer = CohortProposer(transactions, board, self._delivery, self.clock)
+        proposer = CohortProposer(transactions, self._delivery, self.clock)
         self.agent_acts = AgentActs(transactions, board, self._delivery, proposer, self.clock)
         self.dispatcher = Dispatcher(
             transactions, self.deadlines, lease_tokens, proposer, changes, self.clock, self.pool_shares

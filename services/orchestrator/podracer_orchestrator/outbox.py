@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from google.protobuf.message import Message
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -45,6 +45,13 @@ ROWS_AT_ONCE = 100
 """Read at once for delivery."""
 MAX_EVALUATIONS = 500
 """In one call."""
+
+
+_INSERT = insert(OutboxRow)
+_PENDING = (
+    select(OutboxRow).where(OutboxRow.board == bindparam("board")).order_by(OutboxRow.id).limit(bindparam("most"))
+)
+_DELIVERED = delete(OutboxRow).where(OutboxRow.id.in_(bindparam("rows", expanding=True)))
 
 
 def board_of(job: JobRow) -> str:
@@ -111,8 +118,7 @@ def record_evaluations(
 
 def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence[OutboxRow]:
     """What is still to be delivered to a leaderboard, in order."""
-    query = select(OutboxRow).where(OutboxRow.board == board)
-    return session.scalars(query.order_by(OutboxRow.id).limit(limit)).all()
+    return session.scalars(_PENDING, {"board": board, "most": limit}).all()
 
 
 def has_challenge(session: Session, board: str) -> bool:
@@ -142,6 +148,12 @@ def evaluation_count(method: str, request: bytes) -> int:
     return len(leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations)
 
 
+def merged(rows: Sequence[OutboxRow]) -> Message:
+    """The request of rows of the same method: their evaluations together."""
+    # Messages in wire form, one after the other, are one message with the lists of all.
+    return REQUEST_TYPES[rows[0].method].FromString(b"".join(row.request for row in rows))
+
+
 def boards_with_pending(session: Session) -> Sequence[str]:
     """The leaderboards that have not heard everything yet."""
     return session.scalars(select(OutboxRow.board).distinct()).all()
@@ -149,12 +161,11 @@ def boards_with_pending(session: Session) -> Sequence[str]:
 
 def delivered(session: Session, row_ids: Sequence[int]) -> None:
     """Forget rows that the leaderboard has acknowledged, or refused for good."""
-    session.execute(delete(OutboxRow).where(OutboxRow.id.in_(row_ids)))
+    session.connection().execute(_DELIVERED, {"rows": row_ids})
 
 
 def _append(session: Session, job: JobRow, method: str, request: Message, *, at_once: bool = True) -> None:
-    stored = encode(request)
-    traceparent = current().traceparent
-    session.add(OutboxRow(board=board_of(job), job_uid=job.uid, method=method, request=stored, traceparent=traceparent))
+    row = {"board": board_of(job), "job_uid": job.uid, "method": method, "request": encode(request)}
+    session.connection().execute(_INSERT, row | {"traceparent": current().traceparent})
     if at_once:
         touch(session, OUTBOX)

@@ -25,7 +25,7 @@ from sqlalchemy import (
     MetaData,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from podracer_core.database import UtcTime
 
@@ -176,6 +176,8 @@ class WorkRow(Base):
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
+    members: Mapped[list[MemberRow]] = relationship(order_by="MemberRow.position", passive_deletes="all")
+    """Of TRAIN and RETRAIN, once it is known whom it trains, in the order of the cohort."""
 
 
 class MemberRow(Base):

@@ -176,6 +176,30 @@ async def test_bad_evaluations_are_refused_whole(driver: Any, new_evaluation: Ne
     assert not (await driver.stub.ListEvaluations(pb.ListEvaluationsRequest(leaderboard=BOARD))).evaluations
 
 
+async def test_an_exchange_is_carried_out_whole_or_not_at_all_and_once(
+    driver: Any, new_evaluation: NewEvaluation
+) -> None:
+    a, *_ = await start(driver)
+    step = pb.ExchangeRequest.Step
+    record = pb.RecordEvaluationsRequest(leaderboard=BOARD, evaluations=[new_evaluation(a, "e1", 1.0)])
+    wish = pb.ProposeCohortRequest(leaderboard=BOARD, request_id="next", places=2)
+    steps = [step(evaluations=record), step(candidate=driver.submission(a, 1.0)), step(cohort=wish)]
+    stranger = driver.submission("projects/p/jobs/j/agents/a9999", 2.0)
+    with pytest.raises(NotFound):
+        await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[*steps, step(candidate=stranger)]))
+    assert not (await driver.board()).candidates
+    request = pb.ExchangeRequest(leaderboard=BOARD, steps=steps)
+    told = await driver.stub.Exchange(request)
+    assert [each.WhichOneof("response") for each in told.answers] == ["evaluations", "candidate", "cohort"]
+    assert told.answers[0].evaluations.recorded_count == 1
+    assert told.answers[1].candidate.admitted
+    again = await driver.stub.Exchange(request)
+    assert again.answers[1:] == told.answers[1:], "known by their request ids"
+    assert again.answers[0].evaluations.recorded_count == 0
+    with pytest.raises(InvalidInput, match=r"steps\[0\].*expected evaluations, candidate or cohort"):
+        await driver.stub.Exchange(pb.ExchangeRequest(leaderboard=BOARD, steps=[step()]))
+
+
 async def test_who_had_few_episodes_is_not_pushed_down_within_its_rung(driver: Any) -> None:
     """The first has the better mean of the last two, and the worse lower bound: of 8 episodes and not of 32."""
     await driver.create(population=4, exploration=0.0)

@@ -194,6 +194,16 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
             self.evaluations.setdefault(evaluation.evaluation_id, evaluation)
         return leaderboard_pb2.RecordEvaluationsResponse()
 
+    async def Exchange(self, request, context):  # noqa: N802
+        calls = {"evaluations": self.RecordEvaluations, "candidate": self.SubmitCandidate, "cohort": self.ProposeCohort}
+        answers = []
+        for step in request.steps:
+            kind = step.WhichOneof("request")
+            answers.append({kind: await calls[kind](getattr(step, kind), context)})
+        return leaderboard_pb2.ExchangeResponse(
+            answers=[leaderboard_pb2.ExchangeResponse.Answer(**answer) for answer in answers]
+        )
+
     def heard(self, kind: type) -> list[Any]:
         return [call for call in self.calls if isinstance(call, kind)]
 

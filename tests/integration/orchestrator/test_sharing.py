@@ -60,6 +60,9 @@ class Board:
         agent.algorithm = "ppo"
         return response
 
+    async def exchange(self, name, steps):
+        return [leaderboard_pb2.ExchangeResponse.Answer(cohort=await self.propose(each.cohort)) for each in steps]
+
     async def call(self, method, request):
         return leaderboard_pb2.SubmitCandidateResponse()
 
@@ -98,7 +101,7 @@ class World:
         self.operations = LeaseOperations(self.transactions, deadlines, self.store, changes, self.clock)
         board = Board()
         delivery = Delivery(self.transactions, board, changes, self.clock)
-        proposer = CohortProposer(self.transactions, board, delivery, self.clock)
+        proposer = CohortProposer(self.transactions, delivery, self.clock)
         self.shares = PoolShares(self.clock)
         tokens = LeaseTokens(b"s" * 32)
         self.dispatcher = Dispatcher(self.transactions, deadlines, tokens, proposer, changes, self.clock, self.shares)

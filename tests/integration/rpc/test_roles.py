@@ -43,7 +43,7 @@ MATRIX = {
     "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
     "leaderboard.v1.LeaderboardService": ("control", [
         "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",
-        "ForkAgent", "PinAgent", "StopAgent",
+        "Exchange", "ForkAgent", "PinAgent", "StopAgent",
     ]),
     "leaderboard.v1.LeaderboardService ": ("client control", [
         "GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations", "WatchLeaderboard", "GetStatistics",

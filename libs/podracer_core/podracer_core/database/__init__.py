@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self, TypeVar
 
-from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, inspect, text
+from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, event, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
@@ -60,6 +60,8 @@ class Database:
         self._lock = lock
         self._tenure = tenure
         self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._writing = sessionmaker(engine, expire_on_commit=False)
+        event.listen(self._writing, "loaded_as_persistent", _keep)
         self._readers = ThreadPoolExecutor(READERS, "database-reader")
         self._writer = ThreadPoolExecutor(1, "database-writer")
         self._closing = threading.Event()
@@ -115,7 +117,7 @@ class Database:
             if self._tenure is not None and self._tenure.is_due:
                 with self._sessions.begin() as session:
                     self._tenure.extend(session)
-            with self._sessions.begin() as session:
+            with self._writing.begin() as session:
                 if self._tenure is not None:
                     self._tenure.hold(session)
                 return operation(session)
@@ -144,6 +146,11 @@ class Database:
         self._closing.set()
         for executor in (self._writer, self._readers):
             executor.shutdown()
+
+
+def _keep(session: Session, row: object) -> None:
+    """A session forgets rows that its user does not hold; here each is read once in a transaction."""
+    session.info.setdefault("podracer_rows", []).append(row)
 
 
 def open_database(url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S) -> Database:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -10,7 +10,6 @@ from google.protobuf.message import Message
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.leaderboard.v1.leaderboard_service_pb2_grpc import LeaderboardServiceStub
-from podracer_orchestrator.outbox import REQUEST_TYPES
 
 TIMEOUT_S = 10.0
 _PAGE = 1000
@@ -26,6 +25,14 @@ class LeaderboardClient:
         """The next cohort; the same `request_id` again gets the same answer."""
         answer: leaderboard_pb2.ProposeCohortResponse = await self._stub.ProposeCohort(request, timeout=TIMEOUT_S)
         return answer
+
+    async def exchange(
+        self, name: str, steps: Iterable[leaderboard_pb2.ExchangeRequest.Step]
+    ) -> Sequence[leaderboard_pb2.ExchangeResponse.Answer]:
+        """An answer to each of several calls in one; where one is refused nothing has happened."""
+        request = leaderboard_pb2.ExchangeRequest(leaderboard=name, steps=steps)
+        answer: leaderboard_pb2.ExchangeResponse = await self._stub.Exchange(request, timeout=TIMEOUT_S)
+        return answer.answers
 
     async def get(self, name: str) -> leaderboard_pb2.Leaderboard:
         """A leaderboard as it is now, with its candidates in their order."""
@@ -54,10 +61,9 @@ class LeaderboardClient:
         request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=name, page_size=_PAGE)
         return [each async for page in _pages(self._stub.ListAliasHistory, request) for each in page.changes]
 
-    async def call(self, method: str, request: bytes) -> Message:
-        """Make a call of the outbox; `request` is in wire form."""
-        decoded = REQUEST_TYPES[method].FromString(request)
-        answer: Message = await getattr(self._stub, method)(decoded, timeout=TIMEOUT_S)
+    async def call(self, method: str, request: Message) -> Message:
+        """Make a call of the outbox."""
+        answer: Message = await getattr(self._stub, method)(request, timeout=TIMEOUT_S)
         return answer
 
 

@@ -7,13 +7,22 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, PreconditionFailed
+from podracer_core.errors import (
+    AlreadyExists,
+    DeadlineExpired,
+    InvalidInput,
+    NotFound,
+    PodracerError,
+    PreconditionFailed,
+    Unavailable,
+)
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.resource_names import last_part
 from podracer_core.telemetry.metrics import DELIVERED
@@ -33,6 +42,13 @@ REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 """The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
 _LATEST_S = 1.0
 """What need not be delivered at once is then, and together."""
+_GATHER_S = 0.1
+"""How long anything waits for the pod that has brought it to ask for its next work: one call has both then."""
+_STEPS = {outbox.RECORD_EVALUATIONS: "evaluations", outbox.SUBMIT_CANDIDATE: "candidate"}
+"""The calls of an outbox that go together, as fields of ExchangeRequest.Step."""
+
+Answered: TypeAlias = list[tuple[OutboxRow, Message | PodracerError]]
+Cohort: TypeAlias = leaderboard_pb2.ProposeCohortResponse
 
 
 class Delivery:
@@ -58,16 +74,27 @@ class Delivery:
             else:
                 backoff.reset()
                 await self._changes.wait(OUTBOX, version, _LATEST_S)
+                await asyncio.sleep(_GATHER_S)
 
     async def flush(self, board: str) -> None:
         """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
+        await self._exchange(board)
+
+    async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> Cohort:
+        """The next cohort of a leaderboard that has heard of everything by then: in one call with what it had not heard
+        of. Raises what the leaderboard raised."""
+        proposed = await self._exchange(request.leaderboard, request)
+        assert proposed is not None, "it was asked for"
+        return proposed
+
+    async def _exchange(self, board: str, wanted: leaderboard_pb2.ProposeCohortRequest | None = None) -> Cohort | None:
         async with self._delivering[board]:
-            is_all = False
-            while not is_all:
+            while True:
                 waiting = await self._transactions.read(functools.partial(outbox.pending, board=board))
                 is_all = len(waiting) < outbox.ROWS_AT_ONCE
-                if waiting:
-                    await self._deliver(waiting)
+                proposed = await self._deliver(board, waiting, wanted if is_all else None)
+                if is_all:
+                    return proposed
 
     async def _flush_all(self) -> Sequence[PodracerError]:
         """What kept it from telling everything."""
@@ -85,17 +112,53 @@ class Delivery:
             return error
         return None
 
-    async def _deliver(self, waiting: Sequence[OutboxRow]) -> None:
-        """Deliver rows in order, and forget in one transaction those that the leaderboard has answered."""
-        answered: list[tuple[OutboxRow, Message | PodracerError]] = []
+    async def _deliver(
+        self, board: str, waiting: Sequence[OutboxRow], wanted: leaderboard_pb2.ProposeCohortRequest | None
+    ) -> Cohort | None:
+        """Deliver rows in order, and forget in one transaction those that the leaderboard has answered; the cohort that
+        is `wanted` after them."""
+        answered: Answered = []
         try:
-            for rows in _together(waiting):
-                answered += await self._call(rows)  # what was answered before a failure counts
+            groups = _together(waiting)
+            while groups and not all(rows[0].method in _STEPS for rows in groups):
+                answered += await self._call(groups.pop(0))  # what was answered before a failure counts
+            return await self._tell(board, groups, wanted, answered)
         finally:
             # Before they are forgotten: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
-            await self._transactions.write(lambda session: self._settle(session, answered))
+            if answered:
+                await self._transactions.write(lambda session: self._settle(session, answered))
+
+    async def _tell(
+        self,
+        board: str,
+        groups: Sequence[Sequence[OutboxRow]],
+        wanted: leaderboard_pb2.ProposeCohortRequest | None,
+        answered: Answered,
+    ) -> Cohort | None:
+        """Deliver groups of rows, which go to `answered`, and have a cohort proposed: in one call, and where that is
+        refused one by one."""
+        calls: list[dict[str, Any]] = [{_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups]
+        steps = [leaderboard_pb2.ExchangeRequest.Step(**call) for call in calls]
+        if wanted is not None:
+            steps.append(leaderboard_pb2.ExchangeRequest.Step(cohort=wanted))
+        if len(steps) > 1:
+            try:
+                with span("deliver", groups[0][0].traceparent, rows=sum(map(len, groups))):
+                    answers = await self._board.exchange(board, steps)
+            except (Unavailable, DeadlineExpired):
+                raise
+            except PodracerError as error:
+                logger.info("the leaderboard refused an exchange, its parts go one by one: %s", error)
+            else:
+                for rows, answer in zip(groups, answers, strict=False):
+                    DELIVERED.add(len(rows), method=rows[0].method, result="taken")
+                    answered += [(row, getattr(answer, _STEPS[row.method])) for row in rows]
+                return answers[-1].cohort if wanted is not None else None
+        for rows in groups:
+            answered += await self._call(rows)
+        return None if wanted is None else await self._board.propose(wanted)
 
     async def _hear_next_claim(self, job_uid: str) -> None:
         """After a challenge another candidate may have the best score of all, and has not been challenged yet."""
@@ -115,13 +178,12 @@ class Delivery:
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 
-    async def _call(self, rows: Sequence[OutboxRow]) -> list[tuple[OutboxRow, Message | PodracerError]]:
+    async def _call(self, rows: Sequence[OutboxRow]) -> Answered:
         """Make rows of the same method in one call; where that is refused, one by one."""
         first = rows[0]
         try:
             with span("deliver", first.traceparent, method=first.method, rows=len(rows)):
-                # Messages in wire form, one after the other, are one message with the lists of all.
-                answer = await self._board.call(first.method, b"".join(row.request for row in rows))
+                answer = await self._board.call(first.method, outbox.merged(rows))
         except REFUSALS as error:
             if len(rows) > 1:
                 return [answered for row in rows for answered in await self._call([row])]
@@ -131,7 +193,7 @@ class Delivery:
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
-    def _settle(self, session: Session, answered: Sequence[tuple[OutboxRow, Message | PodracerError]]) -> None:
+    def _settle(self, session: Session, answered: Answered) -> None:
         outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
             if isinstance(answer, PodracerError):

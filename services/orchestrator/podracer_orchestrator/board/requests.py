@@ -76,9 +76,8 @@ def to_propose(job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence
 class CohortProposer:
     """Asks the leaderboard, for one work of a job at a time."""
 
-    def __init__(self, transactions: Transactions, board: LeaderboardClient, delivery: Delivery, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, delivery: Delivery, clock: Clock) -> None:
         self._transactions = transactions
-        self._board = board
         self._delivery = delivery
         self._clock = clock
         self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -108,9 +107,7 @@ class CohortProposer:
         job's `turn`."""
         try:
             with span("propose", what.traceparent, places=what.request.places):
-                # What the leaderboard has not heard of yet could change its answer.
-                await self._delivery.flush(what.request.leaderboard)
-                answer = await self._board.propose(what.request)
+                answer = await self._delivery.propose(what.request)
         except REFUSALS as error:
             refusal = error
             return await self._finish(lambda session: self._refused(session, what, refusal), then)

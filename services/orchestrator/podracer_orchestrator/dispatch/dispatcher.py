@@ -133,7 +133,7 @@ class Dispatcher:
         """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""
         now = self._clock.now()
         pod = pods.check_in(session, ask.report, now)
-        former = leases.find_request(session, ask.request_id)
+        former, held = leases.of_asker(session, ask.asker)
         if former is not None:
             if former.pod != pod.name:
                 raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
@@ -141,7 +141,7 @@ class Dispatcher:
                 return True, None
             self._deadlines.renew(former.fence)
             return True, self._message(session, former)
-        for lease in leases.held(session, pod=pod.name):
+        for lease in held:
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was started again" if restarted else "its learner asked for other work"
@@ -150,6 +150,7 @@ class Dispatcher:
             self._deadlines.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE
+        session.flush()
         return False, None
 
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
@@ -158,30 +159,31 @@ class Dispatcher:
         The job in whose turn this is comes first, by itself: mostly it is for this that it was asked. Others in which a
         pod would have to wait for its turn come last: it may get something at once elsewhere.
         """
-        pod = session.get_one(PodRow, ask.report.name)
-        if pod.state in (PodState.DRAINING, PodState.STOPPED):
-            return _exit_message("the pod is not needed any more")
-        own = session.get(JobRow, turn) if turn else None
-        if own is not None and self._shares.may_take(session, pod, own):
-            found = self._find_in(session, own, works.ready(session, own), ask)
-            if found is not None:
-                return found
-        offer = self._shares.offer(session, pod)
-        with_ready = works.with_ready(session, [job.uid for job in offer.jobs])
+        with session.no_autoflush:  # all is stored before; what is changed here is not asked for again
+            pod = session.get_one(PodRow, ask.report.name)
+            if pod.state in (PodState.DRAINING, PodState.STOPPED):
+                return _exit_message("the pod is not needed any more")
+            own = session.get(JobRow, turn) if turn else None
+            if own is not None and self._shares.may_take(session, pod, own):
+                found = self._find_in(session, own, works.ready(session, own), ask)
+                if found is not None:
+                    return found
+            offer = self._shares.offer(session, pod)
+            with_ready = works.with_ready(session)
 
-        def is_crowded(job: JobRow) -> bool:
-            return job.uid not in with_ready and self._proposer.turn(job.uid).locked()
+            def is_crowded(job: JobRow) -> bool:
+                return job.uid not in with_ready and self._proposer.turn(job.uid).locked()
 
-        passed_over = [] if own is None else [own.uid]
-        for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
-            ready = works.ready(session, job) if job.uid in with_ready else ()
-            found = None if job.uid in offer.full else self._find_in(session, job, ready, ask)
-            if isinstance(found, pod_pb2.Lease):
-                self._shares.took(offer, job, passed_over)
-            if found is not None:
-                return found
-            passed_over.append(job.uid)
-        return None
+            passed_over = [] if own is None else [own.uid]
+            for job in sorted((job for job in offer.jobs if job is not own), key=is_crowded):
+                ready = works.ready(session, job) if job.uid in with_ready else ()
+                found = None if job.uid in offer.full else self._find_in(session, job, ready, ask)
+                if isinstance(found, pod_pb2.Lease):
+                    self._shares.took(offer, job, passed_over)
+                if found is not None:
+                    return found
+                passed_over.append(job.uid)
+            return None
 
     def _find_in(self, session: Session, job: JobRow, ready: Sequence[WorkRow], ask: Ask) -> Found:
         now, can = self._clock.now(), ask.capabilities

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from sqlalchemy.orm import Session
 
@@ -89,15 +90,19 @@ class LeaseOperations:
 
     async def complete(self, holder: Holder, result: lease_ends.Result) -> None:
         """End the work with its result; the same again changes nothing."""
+        is_round = isinstance(result, pod_pb2.TrainResult)
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
         sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
 
         def operation(session: Session) -> bool:
-            if leases.find(session, holder).state == LeaseState.COMPLETED:
+            lease = leases.find(session, holder)
+            if lease.state == LeaseState.COMPLETED:
                 return False
-            lease = self._held(session, holder)
-            lease_ends.complete(session, lease, result, self._clock.now(), sound_here=sound_here)
+            self._require_held(lease)
+            # A round is stored at once at its end, not bit by bit before each query.
+            with session.no_autoflush if is_round else nullcontext():
+                lease_ends.complete(session, lease, result, self._clock.now(), sound_here=sound_here)
             return True
 
         if await self._transactions.write(operation):
@@ -108,9 +113,10 @@ class LeaseOperations:
         """Hand the work back undone; the same again changes nothing."""
 
         def operation(session: Session) -> bool:
-            if leases.find(session, holder).state == LeaseState.RELEASED:
+            lease = leases.find(session, holder)
+            if lease.state == LeaseState.RELEASED:
                 return False
-            lease = self._held(session, holder)
+            self._require_held(lease)
             problem = None if reason.reason in HANDED_BACK else reason
             why = f"handed back: {reason.message or reason.reason or 'the pod stops'}"
             lease_ends.lose(session, lease, LeaseState.RELEASED, why, self._clock.now(), problem=problem)
@@ -150,8 +156,11 @@ class LeaseOperations:
             self._deadlines.begin(fence, job_uid)
 
     def _held(self, session: Session, holder: Holder) -> LeaseRow:
-        lease = leases.find_held(session, holder)
-        self._deadlines.check(holder.fence)
+        return self._require_held(leases.find(session, holder))
+
+    def _require_held(self, lease: LeaseRow) -> LeaseRow:
+        leases.require_held(lease)
+        self._deadlines.check(lease.fence)
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
@@ -158,10 +158,16 @@ def event_positions(session: Session, project: str) -> Mapping[str, int]:
     return dict(session.execute(query.order_by(JobRow.create_time, JobRow.uid)).all())
 
 
+_IN_STATES = (
+    select(JobRow)
+    .where(JobRow.state.in_(bindparam("states", expanding=True)), JobRow.is_continuous.is_(False))
+    .order_by(JobRow.create_time, JobRow.uid)
+)
+
+
 def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow]:
     """The jobs in any of `states` that pods work for, oldest first: none works for a continuous job itself."""
-    query = select(JobRow).where(JobRow.state.in_([str(state) for state in states]), JobRow.is_continuous.is_(False))
-    return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
+    return session.scalars(_IN_STATES, {"states": [str(state) for state in states]}).all()
 
 
 def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer_orchestrator import events
@@ -40,10 +40,16 @@ def free_rank(taken: Collection[int], learners: int) -> int | None:
     return next((rank for rank in range(1, learners) if rank not in taken), None)
 
 
+_OF_LEAD = (
+    select(LeaseRow)
+    .where(LeaseRow.lead_fence == bindparam("lead"), LeaseRow.state == LeaseState.HELD)
+    .order_by(LeaseRow.fence)
+)
+
+
 def of_lead(session: Session, lead_fence: int) -> Sequence[LeaseRow]:
     """The leases that are held under a lead's, oldest first."""
-    query = select(LeaseRow).where(LeaseRow.lead_fence == lead_fence, LeaseRow.state == LeaseState.HELD)
-    return session.scalars(query.order_by(LeaseRow.fence)).all()
+    return session.scalars(_OF_LEAD, {"lead": lead_fence}).all()
 
 
 def open_place(session: Session, leads: Collection[LeaseRow], pod: str, learners: int, now: datetime) -> Place | None:

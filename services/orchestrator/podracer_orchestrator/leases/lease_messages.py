@@ -16,7 +16,7 @@ from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, PodRow, WorkKind, WorkRow
-from podracer_orchestrator.works.checkpoints import begin_soundly, members_of
+from podracer_orchestrator.works.checkpoints import begin_soundly, load_checkpoints
 from podracer_orchestrator.works.works import Change, Work
 
 CALM_EVALUATION_FRACTION = 0.15
@@ -50,7 +50,11 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
         envs_per_member=spec.pod.envs_per_member,
         seed=spec.seed,
     )
-    for each, member in zip(proposal.proposals, members_of(session, work.id), strict=True):
+    begun = [each.agent for each in proposal.proposals]
+    prefixes = [parent.checkpoint.prefix for agent in begun for parent in agent.initialization.parents]
+    prefixes += [agent.resume.prefix for agent in begun if agent.HasField("resume")]
+    load_checkpoints(session, prefixes)  # one query for all that `begin_soundly` looks up
+    for each, member in zip(proposal.proposals, work.members, strict=True):
         agent = cohort.members.add()
         agent.CopyFrom(each.agent)
         agent.env_steps += member.env_steps

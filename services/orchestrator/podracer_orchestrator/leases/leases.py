@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, ColumnElement, case, func, select, type_coerce
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, case, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from podracer_core.database import UtcTime
@@ -31,7 +31,6 @@ from podracer_orchestrator.tables import (
     WorkState,
 )
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
-from podracer_orchestrator.works.checkpoints import members_of
 
 _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
 """While any other is leased the job is active: also the time that a challenge takes is time to the target."""
@@ -64,7 +63,7 @@ def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Gran
     session.add(lease)
     session.flush()
     work.state = WorkState.LEASED
-    for member in members_of(session, work.id):
+    for member in work.members:
         member.base_env_steps = member.env_steps
         member.base_cost_s = member.cost_s
         member.base_evaluation_cost_s = member.evaluation_cost_s
@@ -94,9 +93,30 @@ def follow(
     return lease
 
 
+_HELD = LeaseRow.state == LeaseState.HELD
+_IN_JOB = LeaseRow.job_uid == bindparam("job")
+_FIND = (
+    select(LeaseRow, JobRow, WorkRow)
+    .join(JobRow, JobRow.uid == LeaseRow.job_uid)
+    .join(WorkRow, WorkRow.id == LeaseRow.work_id)
+    .where(LeaseRow.fence == bindparam("fence"))
+)
+_OF_ASKER = (
+    select(LeaseRow)
+    .where((LeaseRow.request_id == bindparam("request")) | ((LeaseRow.pod == bindparam("pod")) & _HELD))
+    .order_by(LeaseRow.fence)
+)
+_FENCES = select(LeaseRow.fence).where(_HELD, _IN_JOB)
+_ACTIVE = _FENCES.where(LeaseRow.kind.not_in(_INACTIVE_KINDS), LeaseRow.fence != bindparam("fence")).limit(1)
+_PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
+    LeaseRow.work_id == bindparam("work"), LeaseRow.kind != WorkKind.FOLLOW
+)
+
+
 def find(session: Session, holder: Holder) -> LeaseRow:
-    """Somebody's lease, whatever its state. Raises Fenced where there is none."""
-    lease = session.get(LeaseRow, holder.fence)
+    """Somebody's lease, whatever its state; its job and work are known then. Raises Fenced where there is none."""
+    found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
+    lease: LeaseRow | None = None if found is None else found[0]
     if lease is None or lease.id != holder.lease_id:
         message = f"there is no lease {holder.lease_id} with fence {holder.fence}"
         raise Fenced(message, lease=holder.lease_id, fence=holder.fence)
@@ -105,7 +125,11 @@ def find(session: Session, holder: Holder) -> LeaseRow:
 
 def find_held(session: Session, holder: Holder) -> LeaseRow:
     """Somebody's lease. Raises Fenced unless it is held."""
-    lease = find(session, holder)
+    return require_held(find(session, holder))
+
+
+def require_held(lease: LeaseRow) -> LeaseRow:
+    """Raise Fenced unless a lease is held."""
     if lease.state != LeaseState.HELD:
         message = f"the lease {lease.id} has been {lease.state.lower()}"
         raise Fenced(message, lease=lease.id, fence=lease.fence)
@@ -117,9 +141,11 @@ def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
     return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
 
 
-def find_request(session: Session, request_id: str) -> LeaseRow | None:
-    """The lease that a request got before."""
-    return session.scalar(select(LeaseRow).where(LeaseRow.request_id == request_id))
+def of_asker(session: Session, asker: Asker) -> tuple[LeaseRow | None, Sequence[LeaseRow]]:
+    """The lease that the same request got before, and those that the pod holds, oldest first."""
+    found = session.scalars(_OF_ASKER, {"request": asker.request_id, "pod": asker.pod}).all()
+    former = next((lease for lease in found if lease.request_id == asker.request_id), None)
+    return former, [lease for lease in found if lease.pod == asker.pod and lease.state == LeaseState.HELD]
 
 
 def held(session: Session, *, job_uid: str | None = None, pod: str | None = None) -> Sequence[LeaseRow]:
@@ -134,8 +160,7 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
 
 def fences(session: Session, job_uid: str) -> Sequence[int]:
     """Of the leases of a job that are held."""
-    query = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job_uid)
-    return session.scalars(query).all()
+    return session.scalars(_FENCES, {"job": job_uid}).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +199,15 @@ def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
 def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
     """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
     caller's to say."""
+    others = session.scalar(_ACTIVE, {"job": job.uid, "fence": lease.fence})
+    following = followers.of_lead(session, lease.fence)
     accrue(job, now)
-    for follower in followers.of_lead(session, lease.fence):
+    for follower in following:
         _close(session, job, follower, LeaseState.RELEASED, now)
         why = f"{follower.pod} is free: what it followed has ended"
         events.record(session, job, "FOLLOW_ENDED", why, now=now, subject=follower.pod, fence=follower.fence)
     _close(session, job, lease, state, now)
-    session.flush()
-    others = select(LeaseRow.fence).where(LeaseRow.state == LeaseState.HELD, LeaseRow.job_uid == job.uid)
-    if session.scalar(others.where(LeaseRow.kind.not_in(_INACTIVE_KINDS)).limit(1)) is None:
+    if others is None:
         job.active_since = None
     touch(session, WORK, POOL, job_topic(job.uid))
 
@@ -230,17 +255,8 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
 
 def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
     """Of each job that holds leases: how many, and the device seconds by the clock that they have not committed."""
-    age_s = (UtcTime.microseconds(now) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
-    open_s = age_s - committed_cost_s()
-    each = (
-        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
-        .outerjoin(MemberRow, trains_members())
-        .where(LeaseRow.state == LeaseState.HELD)
-        .group_by(LeaseRow.fence)
-        .subquery()
-    )
-    query = select(each.c.job_uid, func.count(), func.sum(each.c.open_s)).group_by(each.c.job_uid)
-    return {job_uid: (count, float(seconds)) for job_uid, count, seconds in session.execute(query)}
+    rows = session.execute(_RUNNING, {"now": UtcTime.microseconds(now)})
+    return {job_uid: (count, float(seconds)) for job_uid, count, seconds in rows}
 
 
 def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
@@ -264,13 +280,28 @@ def committed_cost_s() -> ColumnElement[float]:
     return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
+def _running() -> Select[str, int, float]:
+    age_s = (bindparam("now", type_=BigInteger) - type_coerce(LeaseRow.grant_time, BigInteger)) / 1e6
+    open_s = age_s - committed_cost_s()
+    each = (
+        select(LeaseRow.job_uid, case((open_s > 0.0, open_s), else_=0.0).label("open_s"))
+        .outerjoin(MemberRow, trains_members())
+        .where(LeaseRow.state == LeaseState.HELD)
+        .group_by(LeaseRow.fence)
+        .subquery()
+    )
+    return select(each.c.job_uid, func.count(), func.sum(each.c.open_s)).group_by(each.c.job_uid)
+
+
+_RUNNING = _running()
+
+
 def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
     """What of its round a work has left after the commits of its earlier leases."""
-    members = members_of(session, work.id)
+    members = work.members
     # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
-    query = select(LeaseRow).where(LeaseRow.work_id == work.id, LeaseRow.kind != WorkKind.FOLLOW)
-    ended = [(each.end_time - each.grant_time) for each in session.scalars(query) if each.end_time is not None]
-    passed_s = sum(each.total_seconds() for each in ended)
+    ended = session.execute(_PASSED, {"work": work.id})
+    passed_s = sum((end - begin).total_seconds() for begin, end in ended if end is not None)
     spent_s = min(passed_s, sum(each.cost_s for each in members))
     return whole.after(max((each.env_steps for each in members), default=0), spent_s)
 

@@ -78,13 +78,13 @@ def aim(session: Session, job: JobRow, target_return: float | None) -> None:
 
 def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
     """Forget every claim that waits: the job has its answer."""
-    _drop(_waiting(session, job), now)
+    _drop(session, _waiting(session, job), now)
 
 
 def drop_outdone(session: Session, job: JobRow, now: datetime) -> None:
     """Forget the claims of the first place that wait with less than what has been confirmed now."""
     others = (work for work in _waiting(session, job) if not work.claims_target)
-    _drop([work for work in others if _is_outdone(job, _claimed(work))], now)
+    _drop(session, [work for work in others if _is_outdone(job, _claimed(work))], now)
 
 
 def is_affordable(job: JobRow, work: WorkRow) -> bool:
@@ -141,7 +141,7 @@ def _make_room(session: Session, job: JobRow, claim: Claim, now: datetime) -> bo
             dropped = [rivals[0], *others]
     elif len(others) < len(waiting) or any(_claimed(work) >= claim.score for work in others):
         return False
-    _drop(dropped, now)
+    _drop(session, dropped, now)
     return True
 
 
@@ -149,9 +149,10 @@ def _waiting(session: Session, job: JobRow) -> Sequence[WorkRow]:
     return works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY)
 
 
-def _drop(claims: Iterable[WorkRow], now: datetime) -> None:
+def _drop(session: Session, claims: Iterable[WorkRow], now: datetime) -> None:
     for work in claims:
         work.state, work.end_time = WorkState.DROPPED, now
+    session.flush()
 
 
 def _claimed(work: WorkRow) -> float:

@@ -15,7 +15,6 @@ from podracer_orchestrator.outcomes.ensembles import EnsembleWork
 from podracer_orchestrator.outcomes.retraining import RetrainWork
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, MemberRow, WorkRow, WorkState
-from podracer_orchestrator.works.checkpoints import members_of
 from podracer_orchestrator.works.works import Stage
 
 STAGES: tuple[Stage, ...] = (EnsembleWork(), RetrainWork(), ContestWork())
@@ -54,7 +53,7 @@ def env_steps_left(session: Session, job: JobRow) -> int | None:
     if not job.rounds_over:  # no stage has begun: this is asked for every job that is listed
         return None
     for work in session.scalars(_works(job, WorkRow).where(WorkRow.state.in_(_OPEN), WorkRow.proposal.is_not(None))):
-        done = sum(member.env_steps for member in members_of(session, work.id))
+        done: int = sum(member.env_steps for member in work.members)
         return max(0, proposal_of(work).round_env_steps - done)
     return None
 

@@ -24,7 +24,6 @@ from podracer_orchestrator.leases.lease_messages import train_work
 from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
-from podracer_orchestrator.works.checkpoints import members_of
 from podracer_orchestrator.works.evaluation_works import fresh_seeds
 from podracer_orchestrator.works.train_results import commit_result
 from podracer_orchestrator.works.works import BudgetLeft, Change, Stage, round_of
@@ -60,7 +59,7 @@ class RetrainWork(Stage):
         )
         change.work.proposal = encode(proposal)
         session.flush()
-        session.add(MemberRow(work_id=change.work.id, position=0, agent=agent.name))
+        change.work.members.append(MemberRow(position=0, agent=agent.name))
         message = f"{best.agent} is trained once more, for {env_steps:,} steps"
         change.record("RETRAINING_STARTED", message, subject=agent.name)
         touch(session, WORK)
@@ -80,7 +79,7 @@ class RetrainWork(Stage):
         """Commit the last checkpoint, with which the job ends."""
         super().complete(change, lease, result)
         commit_result(change, lease, result)
-        (member,) = members_of(change.session, change.work.id)
+        (member,) = change.work.members
         row = None if member.checkpoint is None else change.session.get(CheckpointRow, member.checkpoint)
         if JobState(change.job.state) not in LIVE_STATES:
             return
@@ -101,7 +100,7 @@ class RetrainWork(Stage):
 
     def can_go_on(self, change: Change) -> bool:
         """Unless it would have to begin with other weights than those that were selected, which are damaged."""
-        (member,) = members_of(change.session, change.work.id)
+        (member,) = change.work.members
         (proposal,) = proposal_of(change.work).proposals
         prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]
         rows = [change.session.get(CheckpointRow, prefix) for prefix in prefixes]

@@ -27,7 +27,7 @@ from podracer_orchestrator.outcomes import claims, ending, retraining
 from podracer_orchestrator.outcomes.objective import claim_of, consider, is_full
 from podracer_orchestrator.stored_messages import as_problem, checkpoint_reference, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind
-from podracer_orchestrator.works.checkpoints import load_checkpoints, members_of
+from podracer_orchestrator.works.checkpoints import load_checkpoints
 from podracer_orchestrator.works.train_results import commit_result, evaluations_of
 from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
 
@@ -117,7 +117,7 @@ class TrainWork(Work):
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
         """Its agents are reported as failed."""
         super().fail(change, problem)
-        members = members_of(change.session, change.work.id)
+        members = change.work.members
         stand = _stand(change.session, members)
         for member in members:
             request = _submission(change, member, problem.message or problem.reason, stand)

@@ -74,7 +74,6 @@ def check_in(session: Session, report: PodReport, now: datetime) -> PodRow:
         _touch_jobs(session, pod)
     pod.instance_id, pod.layout = report.instance_id, report.layout
     pod.address, pod.build, pod.last_seen_time = report.address, report.build, now
-    session.flush()
     return pod
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -88,8 +88,8 @@ class PoolShares:
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
         full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
-        working = quotas.pods_of(session)
-        full |= {job.uid for job in active.values() if working.get(job.project, 0) >= self._quotas.of(job.project).pods}
+        exhausted = self._exhausted(session, {job.project for job in active.values()})
+        full |= {job.uid for job in active.values() if job.project in exhausted}
         with self._fair_lock:
             ordered = [active[uid] for uid in self._fair.order(loads)]
         return Offer([job for job in ordered if pods.can_serve(pod, job)], frozenset(full), loads)
@@ -99,7 +99,7 @@ class PoolShares:
         is_full = len(leases.fences(session, job.uid)) >= plan_of(job).max_pods
         if is_full or JobState(job.state) not in ACTIVE_STATES or not pods.can_serve(pod, job):
             return False
-        return quotas.pods_of(session).get(job.project, 0) < self._quotas.of(job.project).pods
+        return job.project not in self._exhausted(session, {job.project})
 
     def took(self, offer: Offer, taker: JobRow, passed_over: Sequence[str]) -> None:
         """`taker` got the pod, which the jobs `passed_over` could not take."""
@@ -184,6 +184,14 @@ class PoolShares:
             placed = None if room.growth is None else replace(room.growth, max_pending=0)
             shares = share_pods(demands, replace(room, growth=placed))
         return max(1, shares.counts.get(job.uid, 0))
+
+    def _exhausted(self, session: Session, projects: Collection[str]) -> set[str]:
+        """Those of several projects that have all the pods they may have."""
+        limits = {project: self._quotas.of(project).pods for project in projects}
+        if all(map(math.isinf, limits.values())):
+            return set()
+        working = quotas.pods_of(session)
+        return {project for project, limit in limits.items() if working.get(project, 0) >= limit}
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
         """What each job has used: what is committed, and by the clock what its leases have used beyond that."""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, cohort_pb2
@@ -39,12 +39,6 @@ class MemberCommit:
     cost_s: float
     evaluation_cost_s: float
     checkpoint: agent_pb2.CheckpointReference
-
-
-def members_of(session: Session, work_id: str) -> Sequence[MemberRow]:
-    """The members of a work, in the order of the cohort."""
-    query = select(MemberRow).where(MemberRow.work_id == work_id)
-    return session.scalars(query.order_by(MemberRow.position)).all()
 
 
 def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]:
@@ -72,7 +66,7 @@ def commit(
     require_lead(lease)
     job = session.get_one(JobRow, lease.job_uid)
     work = session.get_one(WorkRow, lease.work_id)
-    members = {member.agent: member for member in members_of(session, lease.work_id)}
+    members = {member.agent: member for member in work.members}
     waiting, others = list(commits), list(besides)
     prefixes = [each.checkpoint.prefix for each in waiting] + [checkpoint.prefix for _, checkpoint in others]
     known = {row.prefix: row for row in load_checkpoints(session, prefixes)}
@@ -99,9 +93,12 @@ def require_lead(lease: LeaseRow) -> None:
         raise InvalidInput(message, reason="NOT_THE_LEAD")
 
 
+_CHECKPOINTS = select(CheckpointRow).where(CheckpointRow.prefix.in_(bindparam("prefixes", expanding=True)))
+
+
 def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
     """Those that count."""
-    return session.scalars(select(CheckpointRow).where(CheckpointRow.prefix.in_(prefixes))).all()
+    return session.scalars(_CHECKPOINTS, {"prefixes": prefixes}).all() if prefixes else []
 
 
 def find_checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:
@@ -196,7 +193,7 @@ def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pro
     known, row.refused = row.refused, True
     session.flush()
     before = _before(session, row)
-    for member in members_of(session, work.id):
+    for member in work.members:
         if member.checkpoint == row.prefix:
             member.checkpoint = None if before is None else before.prefix
     if known:  # another pod has found it, too

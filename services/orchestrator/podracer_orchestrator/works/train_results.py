@@ -9,7 +9,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator.tables import LeaseRow, MemberRow
-from podracer_orchestrator.works.checkpoints import MemberCommit, commit, members_of
+from podracer_orchestrator.works.checkpoints import MemberCommit, commit
 from podracer_orchestrator.works.works import Change
 
 _ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
@@ -53,7 +53,7 @@ def commit_result(change: Change, lease: LeaseRow, result: pod_pb2.TrainResult) 
 
     Raises InvalidInput where the result is not of this cohort.
     """
-    members = members_of(change.session, change.work.id)
+    members = change.work.members
     if len(result.members) != len(members):
         message = f"a result of {len(result.members)} members for a {lease.kind} lease of {len(members)}"
         raise InvalidInput(message, reason="WRONG_RESULT")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
@@ -92,24 +92,27 @@ class Stage(Work):
         """Make its work."""
 
 
-def with_ready(session: Session, job_uids: Collection[str]) -> set[str]:
-    """Those of several jobs that have works which wait for a pod."""
-    query = select(WorkRow.job_uid).where(WorkRow.job_uid.in_(job_uids), WorkRow.state == WorkState.READY)
-    return set(session.scalars(query.distinct()))
+_WITH_READY = select(WorkRow.job_uid).where(WorkRow.state == WorkState.READY).distinct()
+_OF_JOB = select(WorkRow).where(WorkRow.job_uid == bindparam("job")).order_by(WorkRow.create_time, WorkRow.id)
+_READY = _OF_JOB.where(WorkRow.state == WorkState.READY)
+_OF_KIND = _OF_JOB.where(WorkRow.kind == bindparam("kind"))
+_OF_KIND_IN = _OF_KIND.where(WorkRow.state.in_(bindparam("states", expanding=True)))
+
+
+def with_ready(session: Session) -> set[str]:
+    """The jobs that have works which wait for a pod."""
+    return set(session.scalars(_WITH_READY))
 
 
 def of_kind(session: Session, job: JobRow, kind: WorkKind, *states: WorkState) -> Sequence[WorkRow]:
     """The works of a job of one kind, in any of `states` or in all, oldest first."""
-    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.kind == kind)
-    if states:
-        query = query.where(WorkRow.state.in_(states))
-    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
+    query = _OF_KIND_IN if states else _OF_KIND
+    return session.scalars(query, {"job": job.uid, "kind": kind, "states": states}).all()
 
 
 def ready(session: Session, job: JobRow) -> Sequence[WorkRow]:
     """The works of a job that wait for a pod, oldest first."""
-    query = select(WorkRow).where(WorkRow.job_uid == job.uid, WorkRow.state == WorkState.READY)
-    return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
+    return session.scalars(_READY, {"job": job.uid}).all()
 
 
 def store_proposal(
@@ -130,10 +133,9 @@ def store_proposal(
     work.proposal = encode(proposal)
     work.state, work.places = WorkState.READY, len(proposal.proposals)
     for position, each in enumerate(proposal.proposals):
-        session.add(MemberRow(work_id=work.id, position=position, agent=each.agent.name))
+        work.members.append(MemberRow(position=position, agent=each.agent.name))
     fresh = [each for each in proposal.proposals if each.action != leaderboard_pb2.PROPOSAL_ACTION_CONTINUE]
     job.agent_count += len(fresh)
-    session.flush()
     message = ", ".join(_describe(each) for each in proposal.proposals)
     events.record(session, job, "COHORT_PROPOSED", message, now=now, work=work.id)
     touch(session, WORK, job_topic(job.uid))

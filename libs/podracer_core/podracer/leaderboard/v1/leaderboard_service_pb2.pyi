@@ -708,6 +708,130 @@ class RecordEvaluationsResponse(_message.Message):
 Global___RecordEvaluationsResponse: _TypeAlias = RecordEvaluationsResponse  # noqa: Y015
 
 @_typing.final
+class ExchangeRequest(_message.Message):
+    """Everything that a leaderboard is told, and asked for, at one time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Step(_message.Message):
+        """One call."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        EVALUATIONS_FIELD_NUMBER: _builtins.int
+        CANDIDATE_FIELD_NUMBER: _builtins.int
+        COHORT_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def evaluations(self) -> Global___RecordEvaluationsRequest:
+            """As in RecordEvaluations."""
+
+        @_builtins.property
+        def candidate(self) -> Global___SubmitCandidateRequest:
+            """As in SubmitCandidate."""
+
+        @_builtins.property
+        def cohort(self) -> Global___ProposeCohortRequest:
+            """As in ProposeCohort."""
+
+        def __init__(
+            self,
+            *,
+            evaluations: Global___RecordEvaluationsRequest | None = ...,
+            candidate: Global___SubmitCandidateRequest | None = ...,
+            cohort: Global___ProposeCohortRequest | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "cohort", b"cohort", "evaluations", b"evaluations", "request", b"request"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "cohort", b"cohort", "evaluations", b"evaluations", "request", b"request"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["evaluations", "candidate", "cohort"]  # noqa: Y015
+        _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+    LEADERBOARD_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    leaderboard: _builtins.str
+    """Leaderboard. Required; that of every step."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeRequest.Step]:
+        """What is told and asked for, in order. At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        leaderboard: _builtins.str = ...,
+        steps: _abc.Iterable[Global___ExchangeRequest.Step] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaderboard", b"leaderboard", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
+
+@_typing.final
+class ExchangeResponse(_message.Message):
+    """What each step has come to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Answer(_message.Message):
+        """The answer to one call."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        EVALUATIONS_FIELD_NUMBER: _builtins.int
+        CANDIDATE_FIELD_NUMBER: _builtins.int
+        COHORT_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def evaluations(self) -> Global___RecordEvaluationsResponse:
+            """Of RecordEvaluations."""
+
+        @_builtins.property
+        def candidate(self) -> Global___SubmitCandidateResponse:
+            """Of SubmitCandidate."""
+
+        @_builtins.property
+        def cohort(self) -> Global___ProposeCohortResponse:
+            """Of ProposeCohort."""
+
+        def __init__(
+            self,
+            *,
+            evaluations: Global___RecordEvaluationsResponse | None = ...,
+            candidate: Global___SubmitCandidateResponse | None = ...,
+            cohort: Global___ProposeCohortResponse | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "cohort", b"cohort", "evaluations", b"evaluations", "response", b"response"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "cohort", b"cohort", "evaluations", b"evaluations", "response", b"response"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["evaluations", "candidate", "cohort"]  # noqa: Y015
+        _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeResponse.Answer]:
+        """An answer to each step, in their order."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___ExchangeResponse.Answer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeResponse: _TypeAlias = ExchangeResponse  # noqa: Y015
+
+@_typing.final
 class GetLeaderboardRequest(_message.Message):
     """Asks for the ranking."""
 

@@ -55,6 +55,11 @@ class LeaderboardServiceStub:
                 request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsRequest.SerializeToString,
                 response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsResponse.FromString,
                 _registered_method=True)
+        self.Exchange = channel.unary_unary(
+                '/podracer.leaderboard.v1.LeaderboardService/Exchange',
+                request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeRequest.SerializeToString,
+                response_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeResponse.FromString,
+                _registered_method=True)
         self.GetLeaderboard = channel.unary_unary(
                 '/podracer.leaderboard.v1.LeaderboardService/GetLeaderboard',
                 request_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.GetLeaderboardRequest.SerializeToString,
@@ -145,6 +150,14 @@ class LeaderboardServiceServicer:
 
     def RecordEvaluations(self, request, context):
         """Adds evaluations to the history. Each is stored once, by its id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Exchange(self, request, context):
+        """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
+        Errors: those of the first one that is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,6 +271,11 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
                     servicer.RecordEvaluations,
                     request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsRequest.FromString,
                     response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsResponse.SerializeToString,
+            ),
+            'Exchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeRequest.FromString,
+                    response_serializer=podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeResponse.SerializeToString,
             ),
             'GetLeaderboard': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLeaderboard,
@@ -429,6 +447,33 @@ class LeaderboardService:
             '/podracer.leaderboard.v1.LeaderboardService/RecordEvaluations',
             podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsRequest.SerializeToString,
             podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.RecordEvaluationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.leaderboard.v1.LeaderboardService/Exchange',
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeRequest.SerializeToString,
+            podracer_dot_leaderboard_dot_v1_dot_leaderboard__service__pb2.ExchangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

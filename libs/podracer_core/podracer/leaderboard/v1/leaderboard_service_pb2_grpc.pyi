@@ -43,6 +43,10 @@ class LeaderboardServiceStub:
     """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member)."""
     RecordEvaluations: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.RecordEvaluationsRequest, _leaderboard_service_pb2.RecordEvaluationsResponse]
     """Adds evaluations to the history. Each is stored once, by its id."""
+    Exchange: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ExchangeRequest, _leaderboard_service_pb2.ExchangeResponse]
+    """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
+    Errors: those of the first one that is refused.
+    """
     GetLeaderboard: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetLeaderboardRequest, _leaderboard_service_pb2.GetLeaderboardResponse]
     """The ranked candidates."""
     ListAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAgentsRequest, _leaderboard_service_pb2.ListAgentsResponse]
@@ -86,6 +90,10 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member)."""
     RecordEvaluations: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.RecordEvaluationsRequest, _leaderboard_service_pb2.RecordEvaluationsResponse]  # type: ignore[assignment]
     """Adds evaluations to the history. Each is stored once, by its id."""
+    Exchange: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ExchangeRequest, _leaderboard_service_pb2.ExchangeResponse]  # type: ignore[assignment]
+    """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
+    Errors: those of the first one that is refused.
+    """
     GetLeaderboard: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetLeaderboardRequest, _leaderboard_service_pb2.GetLeaderboardResponse]  # type: ignore[assignment]
     """The ranked candidates."""
     ListAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAgentsRequest, _leaderboard_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
@@ -150,6 +158,16 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.RecordEvaluationsResponse, _abc.Awaitable[_leaderboard_service_pb2.RecordEvaluationsResponse]]:
         """Adds evaluations to the history. Each is stored once, by its id."""
+
+    @_abc_1.abstractmethod
+    def Exchange(
+        self,
+        request: _leaderboard_service_pb2.ExchangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_service_pb2.ExchangeResponse, _abc.Awaitable[_leaderboard_service_pb2.ExchangeResponse]]:
+        """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
+        Errors: those of the first one that is refused.
+        """
 
     @_abc_1.abstractmethod
     def GetLeaderboard(
