@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import (
@@ -21,6 +23,7 @@ _SAC_PAPER = "Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Application
 _MODSAC_PAPER = "Liu et al. 2021, ElegantRL-Podracer, arXiv:2112.05923 (ElegantRL's AgentModSAC)"
 _REDQ_PAPER = "Chen et al. 2021, Randomized Ensembled Double Q-Learning, arXiv:2101.05982"
 _DISCRETE_PAPER = "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
+_FLASH_PAPER = "Kim et al. 2026, FlashSAC, arXiv:2604.04539"
 _OURS = "ours: small networks on vectors of observations"
 
 _ACTOR_RATE = Hyperparameter(
@@ -211,4 +214,41 @@ _DISCRETE_SAC = AlgorithmInfo(
     ),
 )  # fmt: skip
 
-BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _DISCRETE_SAC)
+_FLASH_SAC = AlgorithmInfo(
+    name="flash_sac",
+    title="FlashSAC",
+    paper=_FLASH_PAPER,
+    summary="SAC with normalized residual networks and distributional critics: the most return for a given experience.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.flash_sac:FlashSAC",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(OFF_POLICY, _FLASH_PAPER, target_rate=0.01, batch_size=512, learning_starts=10_000),
+        *adapted(EXPLORATION_NOISE, _FLASH_PAPER, exploration="repeated", exploration_period=16),
+        replace(_INITIAL_TEMPERATURE, default=0.01, source=_FLASH_PAPER, search=None),
+        Hyperparameter(
+            "target_std", "float", 0.15, "member",
+            "the target entropy is that of a Gaussian of this standard deviation",
+            source=_FLASH_PAPER, bounds=(1e-4, 10.0), search=SearchRange(0.05, 0.4, logarithmic=True),
+        ),
+        _LEARN_TEMPERATURE,
+        Hyperparameter(
+            "schedule_updates", "int", 1_000_000, "cohort",
+            "gradient steps over which the learning rate falls to half of it",
+            source=_FLASH_PAPER, bounds=(1, 1 << 40),
+        ),
+        Hyperparameter(
+            "value_bins", "int", 101, "network",
+            "values of the grid that a critic's distribution is over",
+            source=_FLASH_PAPER, bounds=(2, 4096),
+        ),
+        Hyperparameter(
+            "value_limit", "float", 5.0, "cohort",
+            "the grid goes from minus this to this; rewards are divided so that returns fit",
+            source=_FLASH_PAPER, bounds=(1e-3, 1e6),
+        ),
+    ),
+)  # fmt: skip
+
+BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _FLASH_SAC, _DISCRETE_SAC)

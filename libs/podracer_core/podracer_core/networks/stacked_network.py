@@ -16,10 +16,13 @@ from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_cnn import ImageShape, StackedCNN, cnn_shapes
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
 from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
+from podracer_core.networks.stacked_residual import StackedResidual, residual_shapes
 from podracer_core.random_numbers import initialization_keys
 
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here
+
+Body = Literal["plain", "residual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Architecture:
     inputs       numbers in an observation
     image        what these are where they are an image's pixels
     action_size  numbers of an action that join what is seen (a critic's), 0 for none
+    body         plain: linear layers and activations (`StackedMLP`); residual: a block for each of `hidden_sizes`
+                 (`StackedResidual`), for observations that are no images
     """
 
     inputs: int
@@ -37,6 +42,7 @@ class Architecture:
     outputs: int
     activation: str = "tanh"
     action_size: int = 0
+    body: Body = "plain"
 
     @classmethod
     def of(
@@ -46,10 +52,17 @@ class Architecture:
         outputs: int,
         activation: str = "tanh",
         action_size: int = 0,
+        body: Body = "plain",
     ) -> Architecture:
-        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions."""
+        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions.
+
+        Raises InvalidInput for images with a residual body.
+        """
         image = image_shape(space)
-        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size)
+        if image is not None and body == "residual":
+            message = f"this network reads vectors of numbers, not images as {space} are"
+            raise InvalidInput(message, reason="UNSUPPORTED_OBSERVATION_SPACE")
+        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size, body)
 
     @property
     def dense_sizes(self) -> tuple[int, ...]:
@@ -59,6 +72,8 @@ class Architecture:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of one network's parameters."""
+        if self.body == "residual":
+            return residual_shapes(self.dense_sizes)
         convolutions = {} if self.image is None else cnn_shapes(self.image)
         return convolutions | mlp_shapes(self.dense_sizes)
 
@@ -73,28 +88,38 @@ class StackedNetwork:
 
     def __init__(self, architecture: Architecture, tensors: dict[str, Tensor]) -> None:
         self.architecture, self.tensors = architecture, tensors
+        self.residual: StackedResidual | None = None
+        self.convolutions: StackedCNN | None = None
+        if architecture.body == "residual":
+            self.residual = StackedResidual(architecture.dense_sizes, architecture.activation, tensors)
+            return
         layers = [f"layers.{layer}" for layer in range(len(architecture.dense_sizes) - 1)]
         self.dense = StackedMLP(
             tuple(tensors[f"{layer}.weight"] for layer in layers),
             tuple(tensors[f"{layer}.bias"] for layer in layers),
             architecture.activation,
         )
-        self.convolutions = None if architecture.image is None else StackedCNN(architecture.image, tensors)
+        if architecture.image is not None:
+            self.convolutions = StackedCNN(architecture.image, tensors)
 
     @classmethod
     def of(cls, architecture: Architecture, parameters: StackedParameters) -> StackedNetwork:
         """Over `parameters` (which may have others too); gradients flow into them."""
         return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
 
-    def __call__(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
-        """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs]."""
+    def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:
+        """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs].
+
+        `by_batch`, of a residual body alone: normalized by the statistics of these rows.
+        """
         seen = observation if self.convolutions is None else self.convolutions(observation)
-        return self.dense(seen if action is None else torch.cat([seen, action], -1))
+        inputs = seen if action is None else torch.cat([seen, action], -1)
+        return self.dense(inputs) if self.residual is None else self.residual(inputs, by_batch=by_batch)
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
         """Of the dense layers, [G, in, out] each."""
-        return self.dense.weights
+        return self.dense.weights if self.residual is None else self.residual.weights
 
     @property
     def biases(self) -> tuple[Tensor, ...]:
@@ -121,7 +146,12 @@ class StackedNetwork:
 
         orthogonal  gain sqrt(2), `last_gain` for the last layer, of which `last_columns` outputs are used; zero biases
         fan_in      weights and biases evenly within 1 / sqrt(inputs), torch's own default for linear layers
+
+        A residual body has its own, whatever `kind`.
         """
+        if self.residual is not None:
+            self.residual.initialize(seeds, identity)
+            return
         last = len(self.weights) - 1
         for name in (name.removesuffix(".weight") for name in self.tensors if name.endswith(".weight")):
             weight, bias = self.tensors[f"{name}.weight"].detach(), self.tensors[f"{name}.bias"].detach()
@@ -146,7 +176,7 @@ class StackedNetwork:
 
     def module(self, group: int) -> nn.Module:
         """One of the networks for use with torch alone: [B, obs] -> [B, outputs]."""
-        return _NetworkModule(self, group)
+        return _NetworkModule(self, group) if self.residual is None else self.residual.module(group)
 
 
 class _NetworkModule(nn.Module):
