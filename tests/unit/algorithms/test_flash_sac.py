@@ -80,7 +80,7 @@ def test_joint_statistics_are_those_of_batch_norm() -> None:
     network, parameters = residual()
     rows = 3.0 + 2.0 * torch.randn(2, 50, 6, generator=torch.Generator().manual_seed(2))
     output = network(rows, by_batch=True)
-    network.residual.settle(torch.tensor([True, False]))
+    network.normalized.settle(torch.tensor([True, False]))
     for group in range(2):
         state = parameters.group_state(group)
 
@@ -108,7 +108,7 @@ def test_weights_have_norm_one_and_so_have_scales_after_each_step() -> None:
     train(algorithm, history(algorithm, 15))
     assert algorithm.gradient_steps > 2
     for trained in (algorithm.policy, algorithm.critic):
-        body = trained.network.residual
+        body = trained.network.normalized
         for weight in body.weights:
             torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]), rtol=1e-4, atol=1e-4)
         state = trained.member_state(0)

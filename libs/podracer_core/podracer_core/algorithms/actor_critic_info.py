@@ -24,6 +24,7 @@ _MODSAC_PAPER = "Liu et al. 2021, ElegantRL-Podracer, arXiv:2112.05923 (ElegantR
 _REDQ_PAPER = "Chen et al. 2021, Randomized Ensembled Double Q-Learning, arXiv:2101.05982"
 _DISCRETE_PAPER = "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
 _FLASH_PAPER = "Kim et al. 2026, FlashSAC, arXiv:2604.04539"
+_CROSSQ_CODE = "Bhatt et al. 2024, CrossQ, arXiv:1902.05605; the authors' code, github.com/adityab/CrossQ"
 _OURS = "ours: small networks on vectors of observations"
 
 _ACTOR_RATE = Hyperparameter(
@@ -36,6 +37,12 @@ _NOISE_SCALE = Hyperparameter(
     "noise_scale", "float", 0.1, "member",
     "standard deviation of the exploration noise; actions are in [-1, 1]",
     source=_TD3_PAPER, bounds=(0.0, 10.0), search=SearchRange(0.03, 0.5, logarithmic=True),
+)  # fmt: skip
+
+_POLICY_DELAY = Hyperparameter(
+    "policy_delay", "int", 2, "cohort",
+    "gradient steps of the critics for one of the actor",
+    source=_TD3_PAPER, bounds=(1, 1000),
 )  # fmt: skip
 
 _INITIAL_TEMPERATURE = Hyperparameter(
@@ -102,11 +109,7 @@ _TD3 = AlgorithmInfo(
         _ACTOR_RATE,
         _NOISE_SCALE,
         *EXPLORATION_NOISE,
-        Hyperparameter(
-            "policy_delay", "int", 2, "cohort",
-            "gradient steps of the critics for one of the actor",
-            source=_TD3_PAPER, bounds=(1, 1000),
-        ),
+        _POLICY_DELAY,
         Hyperparameter(
             "target_noise", "float", 0.2, "member",
             "standard deviation of the noise on the target's action",
@@ -173,6 +176,28 @@ _REDQ = AlgorithmInfo(
             "subset_size", "int", 2, "cohort",
             "critics that make one target, drawn anew each time; at most ensemble_size",
             source=_REDQ_PAPER, bounds=(1, 64),
+        ),
+    ),
+)  # fmt: skip
+
+_CROSSQ = AlgorithmInfo(
+    name="crossq",
+    title="CrossQ",
+    paper=_CROSSQ_CODE,
+    summary="SAC with batch normalization in place of target networks, and wide critics.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.crossq:CrossQ",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(
+            _SAC_HYPERPARAMETERS, _CROSSQ_CODE, learning_rate=1e-3, hidden_sizes=(2048, 2048), learning_starts=5000
+        ),
+        replace(_POLICY_DELAY, default=3, source=_CROSSQ_CODE),
+        Hyperparameter(
+            "actor_hidden_sizes", "sizes", (256, 256), "network",
+            "width of every hidden layer of the actor; hidden_sizes are the critics'",
+            source=_CROSSQ_CODE, bounds=(1, 16384),
         ),
     ),
 )  # fmt: skip
@@ -251,4 +276,4 @@ _FLASH_SAC = AlgorithmInfo(
     ),
 )  # fmt: skip
 
-BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _FLASH_SAC, _DISCRETE_SAC)
+BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _CROSSQ, _FLASH_SAC, _DISCRETE_SAC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.algorithm import MemberState
 from podracer_core.algorithms.categorical_values import ValueBins
-from podracer_core.algorithms.experience import Batch
+from podracer_core.algorithms.experience import Batch, without_lost_rows
 from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.algorithms.sac import Temperature
@@ -69,7 +68,7 @@ class FlashSAC(OffPolicy):
         self._returns.load_running(member, state.get("algorithm", {}))
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
-        batch = _without_lost_rows(batch)
+        batch = without_lost_rows(batch)
         noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
         if self.is_slow_step:
             self._actor_metrics.copy_(torch.stack(self.learn_actor(batch, noise)))
@@ -131,21 +130,3 @@ class FlashSAC(OffPolicy):
         share: Tensor = (self.update_count / (interval * self.shared["schedule_updates"])).clamp(max=1.0)
         factor = _LAST_RATE + (1.0 - _LAST_RATE) * 0.5 * (1.0 + (math.pi * share).cos())
         return self.hyperparameters["learning_rate"] * factor
-
-
-def _without_lost_rows(batch: Batch) -> Batch:
-    """Rows without weight do not count, so a copy of each member's first one that does stands for them: what they hold
-    must not get into the statistics that the networks normalize with."""
-    counts = batch.weight > 0
-    first = counts.int().argmax(1)
-    members = torch.arange(len(first), device=first.device)
-
-    def filled(rows: Tensor) -> Tensor:
-        return torch.where(counts.unsqueeze(-1), rows, rows[members, first].unsqueeze(1))
-
-    return replace(
-        batch,
-        observation=filled(batch.observation),
-        action=filled(batch.action),
-        next_observation=filled(batch.next_observation),
-    )

@@ -60,6 +60,7 @@ class OffPolicy(Algorithm):
     """Of all networks: see `Architecture`."""
 
     has_actor_target: ClassVar[bool] = False
+    has_critic_target: ClassVar[bool] = True
     slow_interval = 1
     """Gradient steps from one that is slow to the next: see `is_slow_step`."""
 
@@ -173,10 +174,11 @@ class OffPolicy(Algorithm):
     def add_critic(
         self, name: str, space: gymnasium.Space[Any], count: int, outputs: int = 1, action_size: int = 0
     ) -> TrainedNetwork:
-        """`count` critics for each member, with targets; they see observations and actions of `action_size`."""
+        """`count` critics for each member, with targets if wanted; for observations and actions of `action_size`."""
         sizes, activation = self.shared["hidden_sizes"], self.shared["activation"]
         architecture = Architecture.of(space, sizes, outputs, activation, action_size, self.body)
-        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=True)
+        with_target = self.has_critic_target
+        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=with_target)
         critic.initialize(self.seeds, CRITIC_NETWORK)
         self.networks[name], self.optimizers[name] = critic, critic.optimizer
         return critic

@@ -77,8 +77,8 @@ class TrainedNetwork:
             norm = clip_gradient_(self._gradients, torch.where(max_norm > 0, max_norm, torch.inf))
         learns: Tensor = active & norm.isfinite()
         self.optimizer.step(learning_rate, learns)
-        if self.network.residual is not None:
-            self.network.residual.settle(learns.repeat_interleave(self.count))
+        if self.network.normalized is not None:
+            self.network.normalized.settle(learns.repeat_interleave(self.count))
         return learns
 
     @torch.no_grad()

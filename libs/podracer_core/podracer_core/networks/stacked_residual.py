@@ -20,11 +20,9 @@ _EXPANSION = 4
 _MOMENTUM = 0.01
 _BATCH_EPSILON, _RMS_EPSILON, _UNIT_EPSILON = 1e-5, 1e-6, 1e-8
 _STATISTICS = ("mean", "variance")
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "elu": nn.functional.elu,
-}
+_WARM_UP, _LARGEST_RATIO, _LARGEST_OFFSET = 100_000, 3.0, 5.0  # of batch renormalization: steps before it, r_max, d_max
+
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 def residual_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -36,26 +34,34 @@ def residual_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     if not widths or len(set(widths)) > 1:
         raise InvalidInput(f"hidden_sizes must be one width for each block, all the same, not {tuple(widths)}")
     width = widths[0]
-    shapes: dict[str, tuple[int, ...]] = {**_norm_shapes("embed.norm", inputs), "embed.weight": (inputs, width)}
+    shapes: dict[str, tuple[int, ...]] = {**norm_shapes("embed.norm", inputs), "embed.weight": (inputs, width)}
     for block in range(len(widths)):
         for name, rows, columns in (("rise", width, _EXPANSION * width), ("fall", _EXPANSION * width, width)):
             shapes[f"blocks.{block}.{name}.weight"] = (rows, columns)
-            shapes |= _norm_shapes(f"blocks.{block}.{name}.norm", columns)
+            shapes |= norm_shapes(f"blocks.{block}.{name}.norm", columns)
     return shapes | {"last.norm.scale": (1, width), "last.weight": (width, outputs), "last.bias": (1, outputs)}
 
 
-def _norm_shapes(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.{part}": (1, width) for part in ("scale", "shift", *_STATISTICS)}
+def norm_shapes(name: str, width: int, *, renormalized: bool = False) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what one network's `BatchNorm` has."""
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.{part}": (1, width) for part in ("scale", "shift", *_STATISTICS)}
+    return shapes | ({f"{name}.steps": (1, 1)} if renormalized else {})
 
 
-class _BatchNorm:
-    """Of rows [G, B, in]: by their own mean and variance, or by the running ones, which follow when told."""
+class BatchNorm:
+    """Of rows [G, B, in]: by their own mean and variance, or by the running ones, which follow when told.
 
-    def __init__(self, tensors: Mapping[str, Tensor], name: str) -> None:
+    Where the tensors have `steps`, it is batch renormalization (Ioffe, 2017, arXiv:1702.03275) after 100,000 of these:
+    what comes out is as by the running statistics, within limits, and has the slope of the rows' own.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], name: str, epsilon: float = _BATCH_EPSILON) -> None:
+        self._epsilon = epsilon
         self.scale, self.shift = tensors[f"{name}.scale"], tensors[f"{name}.shift"]
         # Neither is learned: they lie among the parameters, so that states and copies have them, without a gradient.
         # `data`, not `detach()`: autograd must not take their change for one of all the parameters in that memory.
         self.mean, self.variance = (tensors[f"{name}.{part}"].data for part in _STATISTICS)
+        self._steps = tensors[f"{name}.steps"].data if f"{name}.steps" in tensors else None
         self._seen: tuple[Tensor, Tensor] | None = None  # mean and variance [G, 1, in] of the last rows
 
     def __call__(self, rows: Tensor, *, by_batch: bool) -> Tensor:
@@ -63,18 +69,27 @@ class _BatchNorm:
         if by_batch:
             variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
             self._seen = mean.detach(), variance.detach() * (rows.shape[1] / max(1, rows.shape[1] - 1))
-        return (rows - mean) * (variance + _BATCH_EPSILON).rsqrt() * self.scale + self.shift
+        normal = (rows - mean) * (variance + self._epsilon).rsqrt()
+        if by_batch and self._steps is not None:
+            root = (self.variance + self._epsilon).rsqrt()
+            ratio = (variance.detach() + self._epsilon).sqrt() * root
+            ratio = ratio.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
+            offset = ((mean.detach() - self.mean) * root).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
+            normal = torch.where(self._steps < _WARM_UP, normal, normal * ratio + offset)
+        return normal * self.scale + self.shift
 
     def follow(self, wanted: Tensor) -> None:
         """The running statistics of the networks `wanted` [G, 1, 1] move towards those of the last rows."""
         if self._seen is not None:
             for running, batch in zip((self.mean, self.variance), self._seen, strict=True):
                 running.copy_(torch.where(wanted & batch.isfinite(), running.lerp(batch, _MOMENTUM), running))
+            if self._steps is not None:
+                self._steps.add_(wanted)
             self._seen = None
 
     def affine(self, group: int) -> tuple[Tensor, Tensor]:
         """Factor and summand [in] that do what the running statistics do, for one network."""
-        factor = self.scale[group, 0] * (self.variance[group, 0] + _BATCH_EPSILON).rsqrt()
+        factor = self.scale[group, 0] * (self.variance[group, 0] + self._epsilon).rsqrt()
         return factor.detach(), (self.shift[group, 0] - self.mean[group, 0] * factor).detach()
 
 
@@ -85,9 +100,10 @@ class StackedResidual:
     """
 
     def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors, self._activate = tensors, _ACTIVATIONS[activation]
+        self._tensors = tensors
+        self._activate: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]()
         self._layers = [name.removesuffix(".weight") for name in residual_shapes(sizes) if name.endswith(".weight")]
-        self._norms = {name: _BatchNorm(tensors, f"{name}.norm") for name in self._layers[:-1]}
+        self._norms = {name: BatchNorm(tensors, f"{name}.norm") for name in self._layers[:-1]}
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
@@ -158,10 +174,15 @@ class StackedResidual:
         else:
             factor, bias = self._norms[layer].affine(group)
             weight = weight * factor
-        linear = nn.Linear(*weight.shape)
-        linear.weight.data.copy_(weight.t())
-        linear.bias.data.copy_(bias)
-        return linear
+        return linear_of(weight, bias)
+
+
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """torch's own layer of weight [in, out] and bias [out]."""
+    linear = nn.Linear(*weight.shape)
+    linear.weight.data.copy_(weight.t())
+    linear.bias.data.copy_(bias)
+    return linear
 
 
 def _rescale(wanted: Tensor, squares: Tensor, target: float, *tensors: Tensor) -> None:
