@@ -31,6 +31,7 @@ from support.stock_market import market_rows, write_csv
 from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, make_algorithm, pretended, train
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
+KINDS_OF_STEPS = {"td3": 2, "crossq": 3, "flash_sac": 2}  # of gradient steps, where some move more than others
 # Numbers that lead to code of their own where they are not the default.
 NUMBERS = {
     "n_step": 3,
@@ -59,8 +60,8 @@ def options(name: str, variant: int) -> dict[str, Any]:
     knobs = [knob for knob in BUILT_IN[name].hyperparameters if knob.scope != "member" or knob.name in NUMBERS]
     small = SMALL | {"horizon": 2 if BUILT_IN[name].on_policy else 1}
     values = {knob.name: small.get(knob.name, knob.default) for knob in knobs}
-    if name == "td3":
-        values["updates_per_step"] = 0.5  # every second step is another one
+    if name in KINDS_OF_STEPS:  # all in each update, so that what is captured in the second is replayed in the third
+        values["updates_per_step"] = SMALL["updates_per_step"] * KINDS_OF_STEPS[name]
     for knob in knobs:
         if knob.kind == "choice":
             values[knob.name] = (knob.default, knob.choices[1], knob.choices[-1])[variant]

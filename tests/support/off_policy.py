@@ -27,14 +27,18 @@ BOX = gymnasium.spaces.Box(-2.0, 2.0, (ACTION_SIZE,))
 
 EVERY = tuple(name for name, info in BUILT_IN.items() if not info.on_policy)
 VALUE_BASED = ("dqn", "double_dqn", "dueling_dqn", "d3qn")
-CONTINUOUS = ("ddpg", "td3", "sac", "modsac", "redq")
+CONTINUOUS = ("ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac")
 
 # Two gradient steps for each rollout of 5 steps in 4 environments.
 SHARED = {
     "hidden_sizes": (8, 9), "batch_size": ROWS, "horizon": HORIZON, "learning_starts": 0, "replay_capacity": 64,
     "updates_per_step": 0.1,
 }  # fmt: skip
-OWN_SHARED: dict[str, dict[str, Any]] = {"redq": {"ensemble_size": 4, "subset_size": 2}}
+OWN_SHARED: dict[str, dict[str, Any]] = {
+    "redq": {"ensemble_size": 4, "subset_size": 2},
+    "crossq": {"actor_hidden_sizes": (8, 9)},
+    "flash_sac": {"hidden_sizes": (8, 8), "value_bins": 11},
+}
 # Every hyperparameter differs from member to member.
 HYPERPARAMETERS: tuple[dict[str, float], ...] = (
     {

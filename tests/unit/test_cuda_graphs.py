@@ -20,6 +20,7 @@ from podracer_core.device.cuda_graphs import WARM_UP, CaptureFailed, Graphed, ma
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.networks import ActorCritic
+from podracer_core.networks.stacked_residual import StackedResidual
 from tests.support.graph_recorder import captures, use_recorder
 
 CPU = torch.device("cpu")
@@ -164,7 +165,8 @@ def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
 @pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
 def test_nothing_in_training_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Tensors on the meta device have no values: whoever asked for one would raise."""
-    monkeypatch.setattr(ActorCritic, "initialize", lambda *_: None)  # on a CPU, always
+    for network in (ActorCritic, StackedResidual):
+        monkeypatch.setattr(network, "initialize", lambda *_: None)  # on a CPU, always
     shared = {"hidden_sizes": (16, 16), "horizon": 4}
     if name in OFF_POLICY:
         shared |= {"batch_size": 8, "learning_starts": 8}

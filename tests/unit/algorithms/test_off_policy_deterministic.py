@@ -196,7 +196,7 @@ def test_gradients_are_scaled_down_to_each_members_norm() -> None:
         torch.testing.assert_close(mine, raw * (limit / norm).clamp(max=1.0).unsqueeze(1), rtol=2e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "modsac", "redq"])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"])
 def test_other_action_spaces_are_refused(name: str) -> None:
     cohort = build(name).cohort
     for space in (gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-torch.inf, torch.inf, (2,))):

@@ -35,6 +35,8 @@ PENDULUM = SMALL | {
 }
 PENDULUM_SAC = PENDULUM | {"learning_rate": 3e-3, "target_rate": 0.02}
 DETERMINISTIC = PENDULUM | {"learning_rate": 2e-3, "target_rate": 0.01}
+CROSSQ = PENDULUM | {"actor_hidden_sizes": (64, 64), "learning_rate": 1e-3}
+FLASH = PENDULUM | {"hidden_sizes": (32, 32), "learning_rate": 1e-3, "schedule_updates": 10_000}
 REDQ = PENDULUM | {"updates_per_step": 5, "learning_rate": 1e-3, "batch_size": 64}
 
 
@@ -72,6 +74,16 @@ def test_pendulum_to_minus_200_within_20_000_steps(name: str, shared: dict[str, 
 
 def test_redq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
     assert_learned("redq", Pendulum, 4, REDQ, -200.0, 10_000, 500)
+
+
+@pytest.mark.thorough
+def test_crossq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
+    assert_learned("crossq", Pendulum, 4, CROSSQ, -200.0, 10_000, 1_000)
+
+
+@pytest.mark.slow  # three minutes
+def test_flash_sac_takes_pendulum_to_minus_200_within_15_000_steps() -> None:
+    assert_learned("flash_sac", Pendulum, 4, FLASH, -200.0, 15_000, 1_000)
 
 
 def test_discrete_sac_takes_cartpole_to_475_within_100_000_steps() -> None:

@@ -35,7 +35,7 @@ OFF = [name for name, info in BUILT_IN.items() if not info.on_policy]
 BOUNDED, UNBOUNDED = BoxSpace(-1.0, 1.0, (3,)), BoxSpace(-math.inf, math.inf, (3,))
 HALF_BOUNDED = BoxSpace((-1.0, -1.0), (1.0, math.inf), (2,))
 DISCRETE, MULTI_DISCRETE, BITS = DiscreteSpace(2), MultiDiscreteSpace((3, 2)), MultiBinarySpace((5,))
-CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq"}
+CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"}
 DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac"}
 
 
@@ -64,7 +64,7 @@ def test_names_are_unique() -> None:
     assert len(set(KNOBS)) == len(KNOBS)
 
 
-def test_there_are_twelve() -> None:
+def test_these_are_all_of_them() -> None:
     assert set(BUILT_IN) == {"ppo", "a2c"} | CONTINUOUS | DISCRETE_ONLY
     assert set(OFF) == CONTINUOUS | DISCRETE_ONLY
     assert set(known_algorithms()) >= set(BUILT_IN)

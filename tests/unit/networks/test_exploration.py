@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import get_args
 
@@ -110,3 +111,16 @@ def test_a_matrix_is_drawn_once_in_its_period(monkeypatch: pytest.MonkeyPatch) -
     counter = step.div(PERIOD, rounding_mode="floor")[..., None, None] * exploration.size
     assert torch.equal(whole, normal(key.unsqueeze(-1), counter + torch.arange(exploration.size)))
     assert not torch.equal(exploration.draw(key + 1, first + 2 * PERIOD - 1, 1), whole[-1:])
+
+
+def test_noise_is_repeated_for_n_steps_with_a_probability_in_proportion_to_one_over_n_squared() -> None:
+    noise = draw("repeated", 200, [0], 64)[:, 0, :, 0]  # [T, E]
+    changed = (noise[1:] != noise[:-1]).int()
+    lengths: list[int] = []
+    for environment in range(noise.shape[1]):
+        places = [0, *(changed[:, environment].nonzero().flatten() + 1).tolist()]
+        lengths += [after - before for before, after in itertools.pairwise(places)]
+    total = sum(n**-2 for n in range(1, PERIOD + 1))
+    assert max(lengths) == PERIOD
+    for n in range(1, PERIOD + 1):
+        assert lengths.count(n) / len(lengths) == pytest.approx(n**-2 / total, abs=0.02)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import (
@@ -21,6 +23,8 @@ _SAC_PAPER = "Haarnoja et al. 2018, Soft Actor-Critic Algorithms and Application
 _MODSAC_PAPER = "Liu et al. 2021, ElegantRL-Podracer, arXiv:2112.05923 (ElegantRL's AgentModSAC)"
 _REDQ_PAPER = "Chen et al. 2021, Randomized Ensembled Double Q-Learning, arXiv:2101.05982"
 _DISCRETE_PAPER = "Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings, arXiv:1910.07207"
+_FLASH_PAPER = "Kim et al. 2026, FlashSAC, arXiv:2604.04539"
+_CROSSQ_CODE = "Bhatt et al. 2024, CrossQ, arXiv:1902.05605; the authors' code, github.com/adityab/CrossQ"
 _OURS = "ours: small networks on vectors of observations"
 
 _ACTOR_RATE = Hyperparameter(
@@ -33,6 +37,12 @@ _NOISE_SCALE = Hyperparameter(
     "noise_scale", "float", 0.1, "member",
     "standard deviation of the exploration noise; actions are in [-1, 1]",
     source=_TD3_PAPER, bounds=(0.0, 10.0), search=SearchRange(0.03, 0.5, logarithmic=True),
+)  # fmt: skip
+
+_POLICY_DELAY = Hyperparameter(
+    "policy_delay", "int", 2, "cohort",
+    "gradient steps of the critics for one of the actor",
+    source=_TD3_PAPER, bounds=(1, 1000),
 )  # fmt: skip
 
 _INITIAL_TEMPERATURE = Hyperparameter(
@@ -99,11 +109,7 @@ _TD3 = AlgorithmInfo(
         _ACTOR_RATE,
         _NOISE_SCALE,
         *EXPLORATION_NOISE,
-        Hyperparameter(
-            "policy_delay", "int", 2, "cohort",
-            "gradient steps of the critics for one of the actor",
-            source=_TD3_PAPER, bounds=(1, 1000),
-        ),
+        _POLICY_DELAY,
         Hyperparameter(
             "target_noise", "float", 0.2, "member",
             "standard deviation of the noise on the target's action",
@@ -174,6 +180,28 @@ _REDQ = AlgorithmInfo(
     ),
 )  # fmt: skip
 
+_CROSSQ = AlgorithmInfo(
+    name="crossq",
+    title="CrossQ",
+    paper=_CROSSQ_CODE,
+    summary="SAC with batch normalization in place of target networks, and wide critics.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.crossq:CrossQ",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(
+            _SAC_HYPERPARAMETERS, _CROSSQ_CODE, learning_rate=1e-3, hidden_sizes=(2048, 2048), learning_starts=5000
+        ),
+        replace(_POLICY_DELAY, default=3, source=_CROSSQ_CODE),
+        Hyperparameter(
+            "actor_hidden_sizes", "sizes", (256, 256), "network",
+            "width of every hidden layer of the actor; hidden_sizes are the critics'",
+            source=_CROSSQ_CODE, bounds=(1, 16384),
+        ),
+    ),
+)  # fmt: skip
+
 _DISCRETE_SAC = AlgorithmInfo(
     name="discrete_sac",
     title="Discrete Soft Actor-Critic",
@@ -211,4 +239,41 @@ _DISCRETE_SAC = AlgorithmInfo(
     ),
 )  # fmt: skip
 
-BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _DISCRETE_SAC)
+_FLASH_SAC = AlgorithmInfo(
+    name="flash_sac",
+    title="FlashSAC",
+    paper=_FLASH_PAPER,
+    summary="SAC with normalized residual networks and distributional critics: the most return for a given experience.",
+    on_policy=False,
+    action_spaces=(BoxSpace,),
+    implementation="podracer_core.algorithms.flash_sac:FlashSAC",
+    bounded_actions=True,
+    hyperparameters=(
+        *adapted(OFF_POLICY, _FLASH_PAPER, target_rate=0.01, batch_size=512, learning_starts=10_000),
+        *adapted(EXPLORATION_NOISE, _FLASH_PAPER, exploration="repeated", exploration_period=16),
+        replace(_INITIAL_TEMPERATURE, default=0.01, source=_FLASH_PAPER, search=None),
+        Hyperparameter(
+            "target_std", "float", 0.15, "member",
+            "the target entropy is that of a Gaussian of this standard deviation",
+            source=_FLASH_PAPER, bounds=(1e-4, 10.0), search=SearchRange(0.05, 0.4, logarithmic=True),
+        ),
+        _LEARN_TEMPERATURE,
+        Hyperparameter(
+            "schedule_updates", "int", 1_000_000, "cohort",
+            "gradient steps over which the learning rate falls to half of it",
+            source=_FLASH_PAPER, bounds=(1, 1 << 40),
+        ),
+        Hyperparameter(
+            "value_bins", "int", 101, "network",
+            "values of the grid that a critic's distribution is over",
+            source=_FLASH_PAPER, bounds=(2, 4096),
+        ),
+        Hyperparameter(
+            "value_limit", "float", 5.0, "cohort",
+            "the grid goes from minus this to this; rewards are divided so that returns fit",
+            source=_FLASH_PAPER, bounds=(1e-3, 1e6),
+        ),
+    ),
+)  # fmt: skip
+
+BUILT_IN = (_DDPG, _TD3, _SAC, _MODSAC, _REDQ, _CROSSQ, _FLASH_SAC, _DISCRETE_SAC)

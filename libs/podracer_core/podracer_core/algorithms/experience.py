@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,3 +157,21 @@ class Experience:
             *(torch.split(column, size, 1) for column in columns), strict=True
         ):
             yield Batch(normalize(observation), action, reward, discount, normalize(following), share, place)
+
+
+def without_lost_rows(batch: Batch) -> Batch:
+    """Rows without weight do not count, so a copy of each member's first one that does stands for them: what they hold
+    must not get into the statistics that the networks normalize with."""
+    counts = batch.weight > 0
+    first = counts.int().argmax(1)
+    members = torch.arange(len(first), device=first.device)
+
+    def filled(rows: Tensor) -> Tensor:
+        return torch.where(counts.unsqueeze(-1), rows, rows[members, first].unsqueeze(1))
+
+    return replace(
+        batch,
+        observation=filled(batch.observation),
+        action=filled(batch.action),
+        next_observation=filled(batch.next_observation),
+    )

@@ -24,6 +24,7 @@ from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.networks.box_heads import BoxHead, make_exploration
 from podracer_core.networks.normalizer import ObservationStatistics
+from podracer_core.networks.stacked_network import Body
 from podracer_core.optimizers import StackedAdam
 from podracer_core.random_numbers import learner_seeds, normal, replay_keys, update_noise_keys
 
@@ -55,7 +56,11 @@ class OffPolicy(Algorithm):
     box_head: ClassVar[type[BoxHead]]
     """What actions in bounded boxes are made with; an algorithm for other spaces gives `make_head`."""
 
+    body: ClassVar[Body] = "plain"
+    """Of all networks: see `Architecture`."""
+
     has_actor_target: ClassVar[bool] = False
+    has_critic_target: ClassVar[bool] = True
     slow_interval = 1
     """Gradient steps from one that is slow to the next: see `is_slow_step`."""
 
@@ -128,6 +133,9 @@ class OffPolicy(Algorithm):
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it turns them on."""
 
+    def observe_rollout(self, rollout: Rollout) -> None:
+        """Take note of a rollout that has just been stored, before the gradient steps that it brings."""
+
     @property
     def is_slow_step(self) -> bool:
         """Whether the present gradient step is one in `slow_interval`, in which the actor or a target moves too."""
@@ -166,11 +174,11 @@ class OffPolicy(Algorithm):
     def add_critic(
         self, name: str, space: gymnasium.Space[Any], count: int, outputs: int = 1, action_size: int = 0
     ) -> TrainedNetwork:
-        """`count` critics for each member, with targets; they see observations and actions of `action_size`."""
-        architecture = Architecture.of(
-            space, self.shared["hidden_sizes"], outputs, self.shared["activation"], action_size
-        )
-        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=True)
+        """`count` critics for each member, with targets if wanted; for observations and actions of `action_size`."""
+        sizes, activation = self.shared["hidden_sizes"], self.shared["activation"]
+        architecture = Architecture.of(space, sizes, outputs, activation, action_size, self.body)
+        with_target = self.has_critic_target
+        critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=with_target)
         critic.initialize(self.seeds, CRITIC_NETWORK)
         self.networks[name], self.optimizers[name] = critic, critic.optimizer
         return critic
@@ -179,6 +187,7 @@ class OffPolicy(Algorithm):
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         with self.observe("store"):
             self._experience.add(rollout)
+        self.observe_rollout(rollout)
         if self._h_term is not None:
             self._h_term.observe(rollout)
         self._observations.update(rollout, self.active)
@@ -292,9 +301,17 @@ class OffPolicy(Algorithm):
         if "noise_scale" in self.actor.settings:
             self.actor.settings["noise_scale"].copy_(self.hyperparameters["noise_scale"].unsqueeze(1))
 
-    @staticmethod
-    def _actor_architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead) -> Architecture:
-        return Architecture.of(space, shared["hidden_sizes"], head.output_size, shared["activation"])
+    @classmethod
+    def actor_sizes(cls, shared: Mapping[str, Any]) -> Sequence[int]:
+        """Widths of the actor's hidden layers."""
+        sizes: Sequence[int] = shared["hidden_sizes"]
+        return sizes
+
+    @classmethod
+    def _actor_architecture(
+        cls, shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead
+    ) -> Architecture:
+        return Architecture.of(space, cls.actor_sizes(shared), head.output_size, shared["activation"], body=cls.body)
 
     def member_state(self, member: int) -> MemberState:
         groups = {name: network.member_state(member) for name, network in self.networks.items()}

@@ -79,14 +79,19 @@ class SAC(OffPolicy):
         Returns the loss [M] and the targets [M, B].
         """
         next_action, log_prob = self.head.sample_with_log_prob(self.policy.frozen(batch.next_observation), noise)
-        next_value = self.pessimistic(action_values(self.critic.target, batch.next_observation, next_action))
+        values, following = self.values_of(batch, next_action)
+        next_value = self.pessimistic(following)
         target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
-        with torch.enable_grad():
-            values = action_values(self.critic.network, batch.observation, batch.action)
         loss, slope, error = squared_error(values, target, batch.weight)
         self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
         return loss, target
+
+    def values_of(self, batch: Batch, next_action: Tensor) -> tuple[Tensor, Tensor]:
+        """Q_i(s, a) with a slope, and Q̄_i(s', a') without, [M, N, B] each."""
+        following = action_values(self.critic.target, batch.next_observation, next_action)
+        with torch.enable_grad():
+            return action_values(self.critic.network, batch.observation, batch.action), following
 
     def learn_actor(
         self, batch: Batch, noise: Tensor, scale: Tensor | float = 1.0, mask: Tensor | None = None
@@ -97,7 +102,8 @@ class SAC(OffPolicy):
         """
         alpha = self.temperature.value.unsqueeze(1)
         with torch.enable_grad():
-            action, log_prob = self.head.sample_with_log_prob(self.policy.network(batch.observation), noise)
+            output = self.policy.network(batch.observation, by_batch=True)
+            action, log_prob = self.head.sample_with_log_prob(output, noise)
             value = self.optimistic(action_values(self.critic.frozen, batch.observation, action))
             loss = scale * ((alpha * log_prob - value) * batch.weight).sum(1) + self.h_term_loss()
         self.minimize(self.policy, loss, None, self.actor_rate, mask)

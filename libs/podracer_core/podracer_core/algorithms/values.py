@@ -77,6 +77,8 @@ class TrainedNetwork:
             norm = clip_gradient_(self._gradients, torch.where(max_norm > 0, max_norm, torch.inf))
         learns: Tensor = active & norm.isfinite()
         self.optimizer.step(learning_rate, learns)
+        if self.network.normalized is not None:
+            self.network.normalized.settle(learns.repeat_interleave(self.count))
         return learns
 
     @torch.no_grad()
@@ -125,7 +127,9 @@ class TrainedNetwork:
             parameters.load_group_state(member * self.count + index, one)
 
 
-def ensemble_outputs(network: StackedNetwork, observation: Tensor, action: Tensor | None = None) -> Tensor:
+def ensemble_outputs(
+    network: StackedNetwork, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False
+) -> Tensor:
     """The outputs of N networks a member: observation [M, B, obs], action [M, B, A] -> [M, N, B, outputs]."""
     members = observation.shape[0]
     count = network.weights[0].shape[0] // members
@@ -133,7 +137,7 @@ def ensemble_outputs(network: StackedNetwork, observation: Tensor, action: Tenso
     def repeated(tensor: Tensor) -> Tensor:
         return tensor if count == 1 else tensor.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
 
-    output = network(repeated(observation), None if action is None else repeated(action))
+    output = network(repeated(observation), None if action is None else repeated(action), by_batch=by_batch)
     return output.view(members, count, *output.shape[1:])
 
 

@@ -123,14 +123,15 @@ OFF_POLICY = (
 EXPLORATION_NOISE = (
     Hyperparameter(
         "exploration", "choice", "independent", "network",
-        "independent: fresh noise each step; correlated: Ornstein-Uhlenbeck; state_dependent: a linear map of features",
-        source=f"{_DDPG_PAPER}; Rückstieß et al. 2008; {_GSDE}",
-        choices=("independent", "correlated", "state_dependent"),
+        "independent: fresh noise each step; correlated: Ornstein-Uhlenbeck; state_dependent: a linear map of "
+        "features; repeated: the same for some steps",
+        source=f"{_DDPG_PAPER}; Rückstieß et al. 2008; {_GSDE}; Kim et al. 2026, arXiv:2604.04539",
+        choices=("independent", "correlated", "state_dependent", "repeated"),
     ),
     Hyperparameter(
         "exploration_period", "int", 8, "cohort",
         "steps over which the noise stays alike: the time constant of the correlated noise, or the steps between two "
-        "new matrices of the state-dependent one",
+        "new matrices of the state-dependent one; the most that one noise is repeated",
         source=_GSDE, bounds=(1, 1024),
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Networks with a leading axis of members: what maps observations to actions and values.
 
-stacked_network, stacked_mlp, stacked_cnn, wide_mlp    the layers; stacked_parameters: all in one tensor
+stacked_network, stacked_mlp, stacked_cnn, wide_mlp    the layers; stacked_residual, stacked_normalized: other
+                                                       bodies; stacked_parameters: all in one tensor
 actor, actor_critic, policy                            what acts: of a cohort, one alone
 action_head                                            what outputs mean, in general
 gaussian_head, box_heads, discrete_heads, value_head   for each kind of action

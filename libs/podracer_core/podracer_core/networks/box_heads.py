@@ -21,6 +21,7 @@ from podracer_core.networks.stacked_network import observation_size
 from podracer_core.random_numbers import derive_key, normal, uniform
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0
+_SMOOTH_LOG_STD_LOW = -10.0
 # Stored actions are taken back through tanh at most this close to the edge, where float32 has no more to tell.
 _EDGE = 1.0 - 1e-6
 _RANDOM_ACTIONS = 1
@@ -136,6 +137,14 @@ class SquashedGaussianHead(BoxHead):
         return mean, log_std.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
 
 
+class SmoothGaussianHead(SquashedGaussianHead):
+    """The same with log std = -10 + 6 (1 + tanh x), which has a slope everywhere: FlashSAC (arXiv:2604.04539)."""
+
+    def _parameters(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = output.chunk(2, -1)
+        return mean, _SMOOTH_LOG_STD_LOW + 0.5 * (_LOG_STD_HIGH - _SMOOTH_LOG_STD_LOW) * (1.0 + raw.tanh())
+
+
 def make_exploration(
     shared: Mapping[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> Exploration:
@@ -154,7 +163,11 @@ def _log_tanh_slope(raw: Tensor) -> Tensor:
     return 2.0 * (math.log(2.0) - raw - nn.functional.softplus(-2.0 * raw))
 
 
-ExplorationKind = Literal["independent", "correlated", "state_dependent"]
+ExplorationKind = Literal["independent", "correlated", "state_dependent", "repeated"]
+
+# Repeated noise begins anew at each multiple of so many steps, so that nothing has to be remembered.
+_STRETCH = 64
+_LENGTHS = 2
 
 # Older noise than this weighs less than a thousandth.
 _FORGOTTEN = math.log(1000.0)
@@ -170,6 +183,8 @@ class Exploration:
                      `period` in steps: the weighted sum of the last steps' noise, so nothing has to be remembered
     state_dependent  a random linear function of the observation that changes every `period` steps (Rückstieß et al.,
                      2008; Raffin et al., 2021, arXiv:2005.05719): the same state gets the same noise
+    repeated         the same noise for n steps, n <= `period` with a probability in proportion to n^-2 (FlashSAC,
+                     arXiv:2604.04539)
 
     size   random numbers that `draw` gives for a step: A, or (obs + 1) * A for the matrix
     """
@@ -193,6 +208,8 @@ class Exploration:
             most = (horizon + self._period - 2) // self._period + 1  # periods that so many steps can touch
             matrices = self._matrices(key, period[0], most)
             return matrices[period - period[0], torch.arange(step.shape[1], device=key.device)]
+        if self._kind == "repeated":
+            return self._normal_at(key, self._last_change(key, step))
         noise = self._normal(key, step)
         if self._kind != "correlated":
             return noise
@@ -211,9 +228,25 @@ class Exploration:
             self._kept = key.clone(), first, matrices
         return matrices
 
+    def _last_change(self, key: Tensor, step: Tensor) -> Tensor:
+        """key [M, E], step [T, M] -> the step at which each environment's noise was last drawn, [T, M, E]."""
+        probability = torch.arange(1, self._period + 1, device=key.device).float().pow(-2)
+        bounds = (probability / probability.sum()).cumsum(0)[:-1]
+        stretch = step.div(_STRETCH, rounding_mode="floor").unsqueeze(-1)  # [T, M, 1]
+        counter = stretch.unsqueeze(-1) * _STRETCH + torch.arange(_STRETCH, device=key.device)
+        drawn = uniform(derive_key(key, _LENGTHS).unsqueeze(-1), counter)  # [T, M, E, _STRETCH]
+        lengths = torch.bucketize(drawn, bounds, right=True) + 1
+        starts = lengths.cumsum(-1) - lengths
+        within = (step.unsqueeze(-1) - stretch * _STRETCH).unsqueeze(-1)
+        return stretch * _STRETCH + torch.where(starts <= within, starts, 0).amax(-1)
+
     def _normal(self, key: Tensor, index: Tensor) -> Tensor:
         """key [M, E], index [T, M] of a block of `size` numbers -> [T, M, E, size]."""
-        counter = index[..., None, None] * self.size + torch.arange(self.size, device=key.device)
+        return self._normal_at(key, index.unsqueeze(-1))
+
+    def _normal_at(self, key: Tensor, index: Tensor) -> Tensor:
+        """The same with index [T, M, E]."""
+        counter = index.unsqueeze(-1) * self.size + torch.arange(self.size, device=key.device)
         return normal(key.unsqueeze(-1), counter)
 
     def shape(self, noise: Tensor, observation: Tensor) -> Tensor:

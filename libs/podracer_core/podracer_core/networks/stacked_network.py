@@ -15,11 +15,15 @@ from torch import Tensor, nn
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_cnn import ImageShape, StackedCNN, cnn_shapes
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
+from podracer_core.networks.stacked_normalized import StackedNormalized, normalized_shapes
 from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
+from podracer_core.networks.stacked_residual import ACTIVATIONS, StackedResidual, linear_of, residual_shapes
 from podracer_core.random_numbers import initialization_keys
 
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here
+
+Body = Literal["plain", "residual", "normalized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class Architecture:
     inputs       numbers in an observation
     image        what these are where they are an image's pixels
     action_size  numbers of an action that join what is seen (a critic's), 0 for none
+    body         plain: linear layers and activations (`StackedMLP`); residual: a block for each of `hidden_sizes`
+                 (`StackedResidual`), normalized: batch normalization (`StackedNormalized`), both for observations that
+                 are no images
     """
 
     inputs: int
@@ -37,6 +44,7 @@ class Architecture:
     outputs: int
     activation: str = "tanh"
     action_size: int = 0
+    body: Body = "plain"
 
     @classmethod
     def of(
@@ -46,10 +54,17 @@ class Architecture:
         outputs: int,
         activation: str = "tanh",
         action_size: int = 0,
+        body: Body = "plain",
     ) -> Architecture:
-        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions."""
+        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions.
+
+        Raises InvalidInput for images with another body than the plain one.
+        """
         image = image_shape(space)
-        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size)
+        if image is not None and body != "plain":
+            message = f"this network reads vectors of numbers, not images as {space} are"
+            raise InvalidInput(message, reason="UNSUPPORTED_OBSERVATION_SPACE")
+        return cls(observation_size(space), image, tuple(hidden_sizes), outputs, activation, action_size, body)
 
     @property
     def dense_sizes(self) -> tuple[int, ...]:
@@ -59,6 +74,10 @@ class Architecture:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of one network's parameters."""
+        if self.body == "residual":
+            return residual_shapes(self.dense_sizes)
+        if self.body == "normalized":
+            return normalized_shapes(self.dense_sizes)
         convolutions = {} if self.image is None else cnn_shapes(self.image)
         return convolutions | mlp_shapes(self.dense_sizes)
 
@@ -73,28 +92,42 @@ class StackedNetwork:
 
     def __init__(self, architecture: Architecture, tensors: dict[str, Tensor]) -> None:
         self.architecture, self.tensors = architecture, tensors
+        self.normalized: StackedResidual | StackedNormalized | None = None
+        self.convolutions: StackedCNN | None = None
+        if architecture.body != "plain":
+            is_residual = architecture.body == "residual"
+            body: type[StackedResidual] | type[StackedNormalized] = (
+                StackedResidual if is_residual else StackedNormalized
+            )
+            self.normalized = body(architecture.dense_sizes, architecture.activation, tensors)
+            return
         layers = [f"layers.{layer}" for layer in range(len(architecture.dense_sizes) - 1)]
         self.dense = StackedMLP(
             tuple(tensors[f"{layer}.weight"] for layer in layers),
             tuple(tensors[f"{layer}.bias"] for layer in layers),
             architecture.activation,
         )
-        self.convolutions = None if architecture.image is None else StackedCNN(architecture.image, tensors)
+        if architecture.image is not None:
+            self.convolutions = StackedCNN(architecture.image, tensors)
 
     @classmethod
     def of(cls, architecture: Architecture, parameters: StackedParameters) -> StackedNetwork:
         """Over `parameters` (which may have others too); gradients flow into them."""
         return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
 
-    def __call__(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
-        """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs]."""
+    def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:
+        """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs].
+
+        `by_batch`, of other bodies than the plain one: normalized by the statistics of these rows.
+        """
         seen = observation if self.convolutions is None else self.convolutions(observation)
-        return self.dense(seen if action is None else torch.cat([seen, action], -1))
+        inputs = seen if action is None else torch.cat([seen, action], -1)
+        return self.dense(inputs) if self.normalized is None else self.normalized(inputs, by_batch=by_batch)
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
         """Of the dense layers, [G, in, out] each."""
-        return self.dense.weights
+        return (self.normalized or self.dense).weights
 
     @property
     def biases(self) -> tuple[Tensor, ...]:
@@ -121,7 +154,12 @@ class StackedNetwork:
 
         orthogonal  gain sqrt(2), `last_gain` for the last layer, of which `last_columns` outputs are used; zero biases
         fan_in      weights and biases evenly within 1 / sqrt(inputs), torch's own default for linear layers
+
+        Other bodies than the plain one have their own, whatever `kind`.
         """
+        if self.normalized is not None:
+            self.normalized.initialize(seeds, identity)
+            return
         last = len(self.weights) - 1
         for name in (name.removesuffix(".weight") for name in self.tensors if name.endswith(".weight")):
             weight, bias = self.tensors[f"{name}.weight"].detach(), self.tensors[f"{name}.bias"].detach()
@@ -146,12 +184,10 @@ class StackedNetwork:
 
     def module(self, group: int) -> nn.Module:
         """One of the networks for use with torch alone: [B, obs] -> [B, outputs]."""
-        return _NetworkModule(self, group)
+        return _NetworkModule(self, group) if self.normalized is None else self.normalized.module(group)
 
 
 class _NetworkModule(nn.Module):
-    _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}  # noqa: RUF012
-
     def __init__(self, network: StackedNetwork, group: int) -> None:
         super().__init__()
         architecture = network.architecture
@@ -167,10 +203,8 @@ class _NetworkModule(nn.Module):
                 self.convolutions.extend([convolution, nn.ReLU()])
         layers: list[nn.Module] = []
         for stacked, bias in zip(network.weights, network.biases, strict=True):
-            linear = nn.Linear(stacked.shape[1], stacked.shape[2])
-            linear.weight.data.copy_(stacked[group].detach().t())
-            linear.bias.data.copy_(bias[group].detach().view(-1))
-            layers += [linear, self._ACTIVATIONS[architecture.activation]()]
+            linear = linear_of(stacked[group].detach(), bias[group].detach().view(-1))
+            layers += [linear, ACTIVATIONS[architecture.activation]()]
         self.dense = nn.Sequential(*layers[:-1])
 
     def forward(self, observation: Tensor) -> Tensor:

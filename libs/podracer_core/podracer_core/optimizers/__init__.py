@@ -15,12 +15,15 @@ _FUSED_SIZE = 1 << 15
 class StackedAdam:
     """Adam (Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1) over `parameters` [M, P] and `gradient` [M, P].
 
+    beta1   of the first moment; to be changed before the first step only
+
     Moments are [M, P], steps [M] float64 (whole numbers). A member that is not active in a step keeps its parameters,
     moments and step exactly, whatever its gradient holds.
     """
 
     def __init__(self, parameters: Tensor, gradient: Tensor, *, epsilon: float = 1e-5) -> None:
         self.parameters, self.gradient, self.epsilon = parameters, gradient, epsilon
+        self.beta1 = BETA1
         self.first_moment = torch.zeros_like(parameters)
         self.second_moment = torch.zeros_like(parameters)
         self.step_count = torch.zeros(parameters.shape[0], dtype=torch.float64, device=parameters.device)
@@ -32,10 +35,10 @@ class StackedAdam:
             self._step_fused(learning_rate, active)
             return
         step_count = self.step_count + 1.0
-        first_moment = torch.lerp(self.first_moment, self.gradient, 1.0 - BETA1)
+        first_moment = torch.lerp(self.first_moment, self.gradient, 1.0 - self.beta1)
         second_moment = torch.mul(self.second_moment, BETA2).addcmul_(self.gradient, self.gradient, value=1.0 - BETA2)
         # Bias corrections in float64, as torch.optim calculates them.
-        rate = (-learning_rate.double() / (1.0 - BETA1**step_count)).float()[:, None]
+        rate = (-learning_rate.double() / (1.0 - self.beta1**step_count)).float()[:, None]
         root = (1.0 - BETA2**step_count).rsqrt().float()[:, None]
         denominator = second_moment.sqrt().mul_(root).add_(self.epsilon)
         parameters = torch.div(first_moment, denominator).mul_(rate).add_(self.parameters)
@@ -58,7 +61,7 @@ class StackedAdam:
                 [],
                 [count.add_(1)],
                 lr=learning_rate[member],
-                beta1=BETA1,
+                beta1=self.beta1,
                 beta2=BETA2,
                 weight_decay=0.0,
                 eps=self.epsilon,

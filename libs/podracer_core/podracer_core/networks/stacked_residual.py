@@ -1,0 +1,218 @@
+"""Residual networks with batch normalization and weights of unit norm, with a leading axis of G networks.
+
+The body of FlashSAC (arXiv:2604.04539): normalized inputs, a linear layer to the width W, blocks of
+[W -> 4 W, normalize, activate, 4 W -> W, normalize, activate, + what came in], RMSNorm, and a linear layer to the
+outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from podracer_core.errors import InvalidInput
+from podracer_core.networks.stacked_parameters import orthogonal
+from podracer_core.random_numbers import initialization_keys
+
+_EXPANSION = 4
+_MOMENTUM = 0.01
+_BATCH_EPSILON, _RMS_EPSILON, _UNIT_EPSILON = 1e-5, 1e-6, 1e-8
+_STATISTICS = ("mean", "variance")
+_WARM_UP, _LARGEST_RATIO, _LARGEST_OFFSET = 100_000, 3.0, 5.0  # of batch renormalization: steps before it, r_max, d_max
+
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+
+
+def residual_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of one network's tensors. sizes: inputs, the width once for each block, outputs.
+
+    Raises InvalidInput for widths that differ: a block adds what came in to what comes out.
+    """
+    inputs, *widths, outputs = sizes
+    if not widths or len(set(widths)) > 1:
+        raise InvalidInput(f"hidden_sizes must be one width for each block, all the same, not {tuple(widths)}")
+    width = widths[0]
+    shapes: dict[str, tuple[int, ...]] = {**norm_shapes("embed.norm", inputs), "embed.weight": (inputs, width)}
+    for block in range(len(widths)):
+        for name, rows, columns in (("rise", width, _EXPANSION * width), ("fall", _EXPANSION * width, width)):
+            shapes[f"blocks.{block}.{name}.weight"] = (rows, columns)
+            shapes |= norm_shapes(f"blocks.{block}.{name}.norm", columns)
+    return shapes | {"last.norm.scale": (1, width), "last.weight": (width, outputs), "last.bias": (1, outputs)}
+
+
+def norm_shapes(name: str, width: int, *, renormalized: bool = False) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what one network's `BatchNorm` has."""
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.{part}": (1, width) for part in ("scale", "shift", *_STATISTICS)}
+    return shapes | ({f"{name}.steps": (1, 1)} if renormalized else {})
+
+
+class BatchNorm:
+    """Of rows [G, B, in]: by their own mean and variance, or by the running ones, which follow when told.
+
+    Where the tensors have `steps`, it is batch renormalization (Ioffe, 2017, arXiv:1702.03275) after 100,000 of these:
+    what comes out is as by the running statistics, within limits, and has the slope of the rows' own.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], name: str, epsilon: float = _BATCH_EPSILON) -> None:
+        self._epsilon = epsilon
+        self.scale, self.shift = tensors[f"{name}.scale"], tensors[f"{name}.shift"]
+        # Neither is learned: they lie among the parameters, so that states and copies have them, without a gradient.
+        # `data`, not `detach()`: autograd must not take their change for one of all the parameters in that memory.
+        self.mean, self.variance = (tensors[f"{name}.{part}"].data for part in _STATISTICS)
+        self._steps = tensors[f"{name}.steps"].data if f"{name}.steps" in tensors else None
+        self._seen: tuple[Tensor, Tensor] | None = None  # mean and variance [G, 1, in] of the last rows
+
+    def __call__(self, rows: Tensor, *, by_batch: bool) -> Tensor:
+        variance, mean = self.variance, self.mean
+        if by_batch:
+            variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+            self._seen = mean.detach(), variance.detach() * (rows.shape[1] / max(1, rows.shape[1] - 1))
+        normal = (rows - mean) * (variance + self._epsilon).rsqrt()
+        if by_batch and self._steps is not None:
+            root = (self.variance + self._epsilon).rsqrt()
+            ratio = (variance.detach() + self._epsilon).sqrt() * root
+            ratio = ratio.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
+            offset = ((mean.detach() - self.mean) * root).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
+            normal = torch.where(self._steps < _WARM_UP, normal, normal * ratio + offset)
+        return normal * self.scale + self.shift
+
+    def follow(self, wanted: Tensor) -> None:
+        """The running statistics of the networks `wanted` [G, 1, 1] move towards those of the last rows."""
+        if self._seen is not None:
+            for running, batch in zip((self.mean, self.variance), self._seen, strict=True):
+                running.copy_(torch.where(wanted & batch.isfinite(), running.lerp(batch, _MOMENTUM), running))
+            if self._steps is not None:
+                self._steps.add_(wanted)
+            self._seen = None
+
+    def affine(self, group: int) -> tuple[Tensor, Tensor]:
+        """Factor and summand [in] that do what the running statistics do, for one network."""
+        factor = self.scale[group, 0] * (self.variance[group, 0] + self._epsilon).rsqrt()
+        return factor.detach(), (self.shift[group, 0] - self.mean[group, 0] * factor).detach()
+
+
+class StackedResidual:
+    """Over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
+
+    weights   of all linear layers
+    """
+
+    def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._activate: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]()
+        self._layers = [name.removesuffix(".weight") for name in residual_shapes(sizes) if name.endswith(".weight")]
+        self._norms = {name: BatchNorm(tensors, f"{name}.norm") for name in self._layers[:-1]}
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """Of the linear layers, [G, in, out] each."""
+        return tuple(self._tensors[f"{name}.weight"] for name in self._layers)
+
+    def __call__(self, inputs: Tensor, *, by_batch: bool = False) -> Tensor:
+        """inputs [G, B, in] -> [G, B, outputs]. `by_batch`: normalized by the statistics of these rows, and not by the
+        running ones."""
+        hidden = torch.bmm(self._norms["embed"](inputs, by_batch=by_batch), self._tensors["embed.weight"])
+        for rise, fall in self._blocks():
+            inner = self._normalized(rise, hidden, by_batch=by_batch)
+            hidden = hidden + self._normalized(fall, inner, by_batch=by_batch)
+        root = (hidden.square().mean(-1, keepdim=True) + _RMS_EPSILON).rsqrt()
+        hidden = hidden * root * self._tensors["last.norm.scale"]
+        return torch.baddbmm(self._tensors["last.bias"], hidden, self._tensors["last.weight"])
+
+    def _normalized(self, layer: str, inputs: Tensor, *, by_batch: bool) -> Tensor:
+        rows = torch.bmm(inputs, self._tensors[f"{layer}.weight"])
+        return self._activate(self._norms[layer](rows, by_batch=by_batch))
+
+    def _blocks(self) -> Iterator[tuple[str, str]]:
+        inner = self._layers[1:-1]
+        return zip(inner[::2], inner[1::2], strict=True)
+
+    @torch.no_grad()
+    def settle(self, wanted: Tensor) -> None:
+        """After a gradient step of the networks `wanted` bool [G]: the running statistics follow; each output's weights
+        come to norm 1, scale and shift of a batch normalization together to √width, RMSNorm's scale to √width."""
+        wanted = wanted.view(-1, 1, 1)
+        for norm in self._norms.values():
+            norm.follow(wanted)
+        for weight in self.weights:
+            _rescale(wanted, weight.square().sum(1, keepdim=True), 1.0, weight)
+        for norm in self._norms.values():
+            squares = (norm.scale.square() + norm.shift.square()).sum(2, keepdim=True)
+            _rescale(wanted, squares, norm.scale.shape[2], norm.scale, norm.shift)
+        scale = self._tensors["last.norm.scale"]
+        _rescale(wanted, scale.square().sum(2, keepdim=True), scale.shape[2], scale)
+
+    @torch.no_grad()
+    def initialize(self, seeds: Tensor, identity: int) -> None:
+        """Orthogonal weights of gain 1 from each network's own seed int64 [G], then `settle`."""
+        for tensor_name, tensor in self._tensors.items():
+            tensor.detach().fill_(1.0 if tensor_name.endswith(("scale", "variance")) else 0.0)
+        for number, weight in enumerate(self.weights):
+            keys = initialization_keys(seeds, identity, number)
+            weight.copy_(orthogonal(keys, weight.shape[1], weight.shape[2]))
+        self.settle(torch.ones_like(seeds, dtype=torch.bool))
+
+    def module(self, group: int) -> nn.Module:
+        """One of the networks for use with torch alone, its running statistics folded into the weights."""
+        return _ResidualModule(
+            self._linear(group, "embed"),
+            [(self._linear(group, rise), self._linear(group, fall)) for rise, fall in self._blocks()],
+            self._tensors["last.norm.scale"][group, 0].detach(),
+            self._linear(group, "last"),
+            self._activate,
+        )
+
+    def _linear(self, group: int, layer: str) -> nn.Linear:
+        weight = self._tensors[f"{layer}.weight"][group].detach()
+        if layer == "last":
+            bias = self._tensors["last.bias"][group, 0].detach()
+        elif layer == "embed":  # what normalizes stands before it
+            factor, summand = self._norms[layer].affine(group)
+            weight, bias = weight * factor.unsqueeze(1), summand @ weight
+        else:
+            factor, bias = self._norms[layer].affine(group)
+            weight = weight * factor
+        return linear_of(weight, bias)
+
+
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """torch's own layer of weight [in, out] and bias [out]."""
+    linear = nn.Linear(*weight.shape)
+    linear.weight.data.copy_(weight.t())
+    linear.bias.data.copy_(bias)
+    return linear
+
+
+def _rescale(wanted: Tensor, squares: Tensor, target: float, *tensors: Tensor) -> None:
+    factor = torch.where(wanted, (target / (squares + _UNIT_EPSILON)).sqrt(), 1.0)
+    for tensor in tensors:
+        tensor.detach().mul_(factor)
+
+
+class _ResidualModule(nn.Module):
+    def __init__(
+        self,
+        embed: nn.Linear,
+        blocks: Sequence[tuple[nn.Linear, nn.Linear]],
+        scale: Tensor,
+        last: nn.Linear,
+        activate: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__()
+        self.embed, self.last, self._activate = embed, last, activate
+        self.rise = nn.ModuleList([rise for rise, _ in blocks])
+        self.fall = nn.ModuleList([fall for _, fall in blocks])
+        self.register_buffer("scale", scale.clone())
+
+    scale: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, in] -> [B, outputs]."""
+        hidden = self.embed(inputs)
+        for rise, fall in zip(self.rise, self.fall, strict=True):
+            hidden = hidden + self._activate(fall(self._activate(rise(hidden))))
+        hidden = hidden * (hidden.square().mean(-1, keepdim=True) + _RMS_EPSILON).rsqrt() * self.scale
+        output: Tensor = self.last(hidden)
+        return output
