@@ -1,4 +1,5 @@
-"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without."""
+"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without. A busy
+machine fails no property test: examples may take any time."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+settings.register_profile("podracer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("podracer")
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/podracer-tests-config"
 
 

@@ -34,7 +34,6 @@ def examples(count: int) -> settings:
         max_examples=count,
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

@@ -51,7 +51,7 @@ def play(arena: Arena, events: list[tuple[str, int, int | None]]) -> list[Cohort
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     events=EVENTS,
     exploration=st.sampled_from([0.0, 0.3, 1.0]),

@@ -22,7 +22,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_csv(tmp_path_factory.mktemp("market") / "prices.csv", rows)
 
 
-@settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(
     initial_cash=st.sampled_from([1e3, 1e5, 1e9]),
     max_stock=st.sampled_from([1, 100, 30_000]),
@@ -75,7 +75,7 @@ def test_value(
         assert not traded[~can_trade].any()
 
 
-@settings(max_examples=40, derandomize=True, database=None, deadline=None)
+@settings(max_examples=40, derandomize=True, database=None)
 @given(seed=st.integers(0, 10**6), stocks=st.integers(1, 9), minimum=st.sampled_from([1, 10]))
 def test_the_order_of_the_stocks_plays_no_part(seed: int, stocks: int, minimum: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -30,7 +30,7 @@ MARKET = without(
 )
 OPTIONS = {"gaps": "forward_fill", "train_end": DAYS[TRAIN_END - 1], "turbulence_window": 40}
 PROPERTY = settings(
-    max_examples=12, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
