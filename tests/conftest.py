@@ -1,5 +1,5 @@
-"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without. A busy
-machine fails no property test: examples may take any time."""
+"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without. A
+busy machine fails no property test: examples may take any time."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ MARKET = without(
     {"AAA": DAYS[70:73], "AAC": [DAYS[100]]},
 )
 OPTIONS = {"gaps": "forward_fill", "train_end": DAYS[TRAIN_END - 1], "turbulence_window": 40}
-PROPERTY = settings(
-    max_examples=12, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+PROPERTY = settings(max_examples=12, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 def with_noise_after(bar: int, seed: int, rows: list[Row]) -> list[Row]:
