@@ -195,13 +195,13 @@ class EvaluationBatcher:
 
     def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
         """What is wrong with each; the others are stored."""
-        loaded = leases.load(session, [each.holder.fence for each in batch])  # for `find_held`
-        agents = checkpoints.agents_of(session, [lease.work_id for lease in loaded])
+        loaded = leases.load(session, [each.holder.fence for each in batch])
+        agents = checkpoints.agents_of(session, [lease.work_id for lease in loaded.values()])
         problems: list[PodracerError | None] = []
         sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
         for each in batch:
             try:
-                lease = leases.find_held(session, each.holder)
+                lease = leases.require_held(leases.named(loaded.get(each.holder.fence), each.holder))
                 self._deadlines.check(lease.fence)
                 checkpoints.require_lead(lease)
                 check_evaluations(each.evaluations, agents.get(lease.work_id, []))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -116,16 +116,15 @@ _PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
 def find(session: Session, holder: Holder) -> LeaseRow:
     """Somebody's lease, whatever its state; its job and work are known then. Raises Fenced where there is none."""
     found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
-    lease: LeaseRow | None = None if found is None else found[0]
+    return named(None if found is None else found[0], holder)
+
+
+def named(lease: LeaseRow | None, holder: Holder) -> LeaseRow:
+    """A lease by its fence. Raises Fenced where there is none, or its id is another."""
     if lease is None or lease.id != holder.lease_id:
         message = f"there is no lease {holder.lease_id} with fence {holder.fence}"
         raise Fenced(message, lease=holder.lease_id, fence=holder.fence)
     return lease
-
-
-def find_held(session: Session, holder: Holder) -> LeaseRow:
-    """Somebody's lease. Raises Fenced unless it is held."""
-    return require_held(find(session, holder))
 
 
 def require_held(lease: LeaseRow) -> LeaseRow:
@@ -136,9 +135,9 @@ def require_held(lease: LeaseRow) -> LeaseRow:
     return lease
 
 
-def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
-    """Several at once; while somebody keeps them, `find` reads nothing."""
-    return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
+def load(session: Session, fences: Sequence[int]) -> Mapping[int, LeaseRow]:
+    """Several at once, by fence."""
+    return {lease.fence: lease for lease in session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences)))}
 
 
 def of_asker(session: Session, asker: Asker) -> tuple[LeaseRow | None, Sequence[LeaseRow]]:
