@@ -145,7 +145,7 @@ class Delivery:
             steps.append(leaderboard_pb2.ExchangeRequest.Step(cohort=wanted))
         if len(steps) > 1:
             try:
-                with span("deliver", groups[0][0].traceparent, rows=sum(map(len, groups))):
+                with span("deliver", groups[-1][-1].traceparent, rows=sum(map(len, groups))):
                     answers = await self._board.exchange(board, steps)
             except (Unavailable, DeadlineExpired):
                 raise
