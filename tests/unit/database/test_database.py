@@ -126,6 +126,32 @@ async def test_read_and_change_is_atomic_among_writers(package: Path, url: str) 
         assert await notes(database) == [str(number) for number in range(20)]
 
 
+async def test_of_writers_that_share_a_transaction_one_that_fails_takes_back_its_own_part(
+    package: Path, url: str
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(session: Session) -> None:
+        begun.set()
+        assert go_on.wait(60.0)
+
+    def fail(session: Session) -> None:
+        session.execute(text("INSERT INTO notes (note) VALUES ('lost')"))
+        raise KeyError
+
+    async with open_it(url) as database:
+        holding = asyncio.create_task(database.write(hold))
+        assert await asyncio.to_thread(begun.wait, 60.0)
+        writes = [add(database, "one"), database.write(fail), add(database, "two"), database.write(fail)]
+        together = asyncio.gather(*writes, return_exceptions=True)
+        await asyncio.sleep(0)  # they wait now, all of them
+        go_on.set()
+        told = await together
+        await holding
+        assert [isinstance(each, KeyError) for each in told] == [False, True, False, True]
+        assert await notes(database) == ["one", "two"]
+
+
 async def test_cancelled_writers_leave_a_working_database(package: Path, url: str) -> None:
     async with open_it(url) as database:
         for step in range(60):

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import importlib.resources
 import logging
 import secrets
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, event, inspect, text
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
@@ -39,12 +43,22 @@ __all__ = ["Database", "UtcTime", "open_database"]
 Result = TypeVar("Result")
 
 READERS = 4
+AT_ONCE = 32
+"""Operations that write in one transaction at most."""
 TURN_S = 0.0005
 """How soon a thread gets the interpreter from another one that works. A transaction asks for it at every statement:
 with Python's own 5 ms, beside an event loop that has much to do, it would take a quarter of a second."""
 END_S = 10.0
 TERM_S = 15.0
 """How long a process is the active one of a PostgreSQL database without a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """An operation that waits for its turn."""
+
+    operation: Callable[[Session], Any]
+    outcome: Future[Any]
 
 
 class Database:
@@ -64,6 +78,7 @@ class Database:
         event.listen(self._writing, "loaded_as_persistent", _keep)
         self._readers = ThreadPoolExecutor(READERS, "database-reader")
         self._writer = ThreadPoolExecutor(1, "database-writer")
+        self._waiting: deque[_Write] = deque()
         self._closing = threading.Event()
         if tenure is not None:
             threading.Thread(target=self._show_life, args=(tenure,), name="database-life", daemon=True).start()
@@ -71,17 +86,25 @@ class Database:
     async def read(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
         with DATABASE.timed(operation="read"):
-            return await self._in_thread(self._readers, self._read, operation)
+            run = functools.partial(contextvars.copy_context().run, self._read, operation)
+            return await asyncio.wrap_future(self._submit(self._readers, run))
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
         """Run an operation; returns once its changes are durable, and an exception inside takes all back.
 
-        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end even
-        if the caller is cancelled meanwhile: its change is still written. Raises Unavailable when the disk is full
-        or fails, the server is away, or another process has taken over (NOT_ACTIVE): nothing was written.
+        Writers wait for one another, so what one reads cannot change before it commits. Those that wait share the next
+        transaction, each in a savepoint of its own. It is carried to its end even if the caller is cancelled meanwhile:
+        its change is still written. Raises Unavailable when the disk is full or fails, the server is away, or another
+        process has taken over (NOT_ACTIVE): nothing was written.
         """
         with DATABASE.timed(operation="write"):
-            return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
+            # In the caller's context: what is written there belongs to the same span.
+            run = contextvars.copy_context().run
+            write = _Write(lambda session: run(operation, session), Future())
+            write.outcome.set_running_or_notify_cancel()  # from here on no caller can cancel it
+            self._waiting.append(write)
+            self._submit(self._writer, self._write_waiting)
+            return await asyncio.shield(asyncio.wrap_future(write.outcome))
 
     async def check(self) -> None:
         """Raise unless the database answers, and this process is the active one: to be asked before it changes what
@@ -112,33 +135,57 @@ class Database:
         with translated_errors(self._url), self._sessions() as session:
             return operation(session)
 
-    def _write(self, operation: Callable[[Session], Result]) -> Result:
+    def _write_waiting(self) -> None:
+        """Run what waits, and tell each of it what has come of it once that is durable."""
+        batch = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        try:
+            results = self._write(batch) if batch else []
+        except BaseException as error:  # noqa: BLE001 - it is raised where the operations came from
+            results = [error] * len(batch)
+        for write, result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                write.outcome.set_exception(result)
+            else:
+                write.outcome.set_result(result)
+
+    def _write(self, batch: Sequence[_Write]) -> list[Any]:
+        """What each operation returns, or raises."""
         with translated_errors(self._url):
             if self._tenure is not None and self._tenure.is_due:
-                with self._sessions.begin() as session:
-                    self._tenure.extend(session)
-            with self._writing.begin() as session:
+                with self._engine.begin() as connection:
+                    self._tenure.extend(connection)
+            with self._engine.begin() as connection:
                 if self._tenure is not None:
-                    self._tenure.hold(session)
-                return operation(session)
+                    self._tenure.hold(connection)
+                if len(batch) == 1:
+                    with self._writing(bind=connection) as session, session.begin():
+                        return [batch[0].operation(session)]
+                return [self._write_apart(connection, each) for each in batch]
+
+    def _write_apart(self, connection: Connection, write: _Write) -> Any:
+        """What an operation returns or raises, which takes back its own changes alone."""
+        try:
+            with (
+                self._writing(bind=connection, join_transaction_mode="create_savepoint") as session,
+                session.begin(),
+            ):
+                return write.operation(session)
+        except (OperationalError, InterfaceError):
+            raise  # the database is away for all of them
+        except Exception as error:  # noqa: BLE001 - it is raised where the operation came from
+            return error
 
     def _show_life(self, tenure: Tenure) -> None:
         """Extend the term also where there is nothing to write."""
         while not self._closing.wait(tenure.term_s / 10):
             if tenure.is_due:
                 with suppress(PodracerError, RuntimeError):  # it is tried again, or closed
-                    self._writer.submit(self._write, lambda session: None).result()
+                    self._writer.submit(self._write, ()).result()
 
     @staticmethod
-    def _in_thread(
-        executor: ThreadPoolExecutor,
-        run: Callable[[Callable[[Session], Result]], Result],
-        operation: Callable[[Session], Result],
-    ) -> asyncio.Future[Result]:
+    def _submit(executor: ThreadPoolExecutor, run: Callable[[], Result]) -> Future[Result]:
         try:
-            # In the caller's context: what is written there belongs to the same span.
-            in_context = contextvars.copy_context().run
-            return asyncio.get_running_loop().run_in_executor(executor, in_context, run, operation)
+            return executor.submit(run)
         except RuntimeError as error:
             raise Unavailable("the database is being closed", reason="DATABASE_CLOSED") from error
 

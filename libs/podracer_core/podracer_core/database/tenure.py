@@ -82,7 +82,7 @@ class Tenure:
         """Whether the next sign of life should not wait any longer."""
         return time.monotonic() >= self._due
 
-    def hold(self, session: Session) -> None:
+    def hold(self, session: Session | Connection) -> None:
         """At the beginning of a transaction that writes: it cannot be taken over from before it commits.
 
         Raises Unavailable (NOT_ACTIVE) where that has happened, and has the process end.

@@ -18,18 +18,20 @@ from podracer_core.storage.manifest import read_manifest, verify
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
+from podracer_orchestrator.dispatch.renewals import LeaseActions
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes import lease_ends
+from podracer_orchestrator.outcomes import lease_ends, training
 from podracer_orchestrator.pool import pods
+from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
 from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
+from podracer_orchestrator.works.train_results import check_evaluations
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,6 @@ class LeaseOperations:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
-        self._batcher = EvaluationBatcher(transactions, deadlines, clock)
 
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
@@ -65,7 +66,7 @@ class LeaseOperations:
 
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
-            await self._batcher.store(holder, evaluations)
+            await self._transactions.write(lambda session: self._record(session, holder, evaluations))
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
@@ -153,6 +154,14 @@ class LeaseOperations:
         for fence, job_uid in await self._transactions.write(operation):
             self._deadlines.begin(fence, job_uid)
 
+    def _record(self, session: Session, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
+        """Store evaluations that come with a renewal; one that comes twice is recorded once, by its id."""
+        lease = self._held(session, holder)
+        checkpoints.require_lead(lease)
+        change = lease_ends.change_of(session, lease, self._clock.now())
+        check_evaluations(evaluations, [each.agent.name for each in proposal_of(change.work).proposals])
+        training.record_evaluations(change, lease, evaluations)
+
     def _held(self, session: Session, holder: Holder) -> LeaseRow:
         return self._require_held(leases.find(session, holder))
 
@@ -202,9 +211,8 @@ class LeaseOperations:
 
     async def _verify(self, checkpoints: Sequence[agent_pb2.CheckpointReference]) -> None:
         """Raise DataCorrupted unless the manifest of each, which is written last, is in the store as committed."""
-        await asyncio.gather(
-            *(asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256) for each in checkpoints)
-        )
+        places = {(each.prefix, each.manifest_sha256) for each in checkpoints}
+        await asyncio.gather(*(asyncio.to_thread(read_manifest, self._store, *place) for place in places))
 
 
 def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointReference]:

@@ -1,12 +1,10 @@
-"""Renewals of leases: what pods are told, read once for all leases of a job, and the evaluations that they bring, which
-are stored together."""
+"""What pods are told when they renew their leases, read once for all leases of a job."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -14,30 +12,18 @@ from typing import TypeAlias
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.errors import PodracerError, Unavailable
 from podracer_orchestrator.clock import Clock
-from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.leases.deadlines import LeaseDeadlines
-from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes.lease_ends import work_of
-from podracer_orchestrator.outcomes.training import record_evaluations
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, PodRow, PodState, WorkKind
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_topic
-from podracer_orchestrator.works import checkpoints
-from podracer_orchestrator.works.train_results import check_evaluations
 
 FRESH_S = 1.0
 """How long an answer holds while nothing is written: some depend on the time."""
 MOST_KNOWN, FORGET_S = 256, 60.0
-AT_ONCE = 100
-"""Pods whose evaluations are stored together at most."""
-PAUSE_S = 0.03
-"""Between two such transactions: what comes meanwhile shares the next one."""
 
 Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 
@@ -138,79 +124,3 @@ def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
     ranked = sorted(staying, key=lambda each: (each.lead_fence or each.fence, each.fence))
     leading = [each for each in ranked if each.kind == WorkKind.TRAIN]
     return {each.fence for each in [*ranked[plan.max_pods :], *leading[plan.max_teams :]]}
-
-
-@dataclass(frozen=True, slots=True)
-class _Received:
-    holder: Holder
-    evaluations: Sequence[agent_pb2.Evaluation]
-    stored: asyncio.Future[None]
-
-
-class EvaluationBatcher:
-    """Stores evaluations; what comes while it does goes together into the next transaction."""
-
-    def __init__(self, transactions: Transactions, deadlines: LeaseDeadlines, clock: Clock) -> None:
-        self._transactions = transactions
-        self._deadlines = deadlines
-        self._clock = clock
-        self._waiting: list[_Received] = []
-        self._storing: asyncio.Task[None] | None = None
-
-    async def store(self, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
-        """Returns once they are durable; one that comes twice is recorded once, by its id.
-
-        Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of its cohort.
-        """
-        received = _Received(holder, evaluations, asyncio.get_running_loop().create_future())
-        self._waiting.append(received)
-        if self._storing is None or self._storing.done():
-            self._storing = asyncio.create_task(self._store_all())
-        await received.stored
-
-    async def _store_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            await self._answer(batch)
-            await asyncio.sleep(PAUSE_S)
-
-    async def _answer(self, batch: Sequence[_Received]) -> None:
-        """Store them together; where that fails by one of them, one by one."""
-        problems: Sequence[Exception | None]
-        try:
-            problems = await self._transactions.write(functools.partial(self._store, batch=batch))
-        except Exception as error:  # noqa: BLE001 - it is raised where the evaluations came from
-            if len(batch) > 1 and not isinstance(error, Unavailable):
-                for each in batch:
-                    await self._answer([each])
-                return
-            problems = [error] * len(batch)
-        for each, problem in zip(batch, problems, strict=True):
-            if each.stored.done():
-                continue  # its pod has hung up
-            if problem is None:
-                each.stored.set_result(None)
-            else:
-                each.stored.set_exception(problem)
-
-    def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
-        """What is wrong with each; the others are stored."""
-        loaded = leases.load(session, [each.holder.fence for each in batch])  # for `find_held`
-        agents = checkpoints.agents_of(session, [lease.work_id for lease in loaded])
-        problems: list[PodracerError | None] = []
-        sound: dict[str, list[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]]] = {}  # by job
-        for each in batch:
-            try:
-                lease = leases.find_held(session, each.holder)
-                self._deadlines.check(lease.fence)
-                checkpoints.require_lead(lease)
-                check_evaluations(each.evaluations, agents.get(lease.work_id, []))
-            except PodracerError as error:
-                problems.append(error)
-            else:
-                problems.append(None)
-                sound.setdefault(lease.job_uid, []).append((lease, each.evaluations))
-        concerned = jobs.load(session, sound)
-        for job in concerned:
-            record_evaluations(session, job, sound[job.uid], self._clock.now())
-        return problems

@@ -123,22 +123,11 @@ def find(session: Session, holder: Holder) -> LeaseRow:
     return lease
 
 
-def find_held(session: Session, holder: Holder) -> LeaseRow:
-    """Somebody's lease. Raises Fenced unless it is held."""
-    return require_held(find(session, holder))
-
-
-def require_held(lease: LeaseRow) -> LeaseRow:
+def require_held(lease: LeaseRow) -> None:
     """Raise Fenced unless a lease is held."""
     if lease.state != LeaseState.HELD:
         message = f"the lease {lease.id} has been {lease.state.lower()}"
         raise Fenced(message, lease=lease.id, fence=lease.fence)
-    return lease
-
-
-def load(session: Session, fences: Sequence[int]) -> Sequence[LeaseRow]:
-    """Several at once; while somebody keeps them, `find` reads nothing."""
-    return session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences))).all()
 
 
 def of_asker(session: Session, asker: Asker) -> tuple[LeaseRow | None, Sequence[LeaseRow]]:

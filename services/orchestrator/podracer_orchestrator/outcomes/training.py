@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -129,15 +128,11 @@ class TrainWork(Work):
         return True
 
 
-def record_evaluations(
-    session: Session, job: JobRow, received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]], now: datetime
-) -> None:
-    """Take evaluations that came with renewals of a job's leases, and are sound."""
-    looks = [each for _, evaluations in received for each in evaluations]
-    outbox.record_evaluations(session, job, looks, at_once=False)
-    for lease, evaluations in received:
-        for evaluation in evaluations:
-            consider(session, job, lease, evaluation, now)
+def record_evaluations(change: Change, lease: LeaseRow, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
+    """Take evaluations that came with a renewal of a lease, and are sound."""
+    outbox.record_evaluations(change.session, change.job, evaluations, at_once=False)
+    for evaluation in evaluations:
+        consider(change.session, change.job, lease, evaluation, change.now)
 
 
 def _note_failure(change: Change, problem: cohort_pb2.Problem) -> None:

@@ -41,15 +41,6 @@ class MemberCommit:
     checkpoint: agent_pb2.CheckpointReference
 
 
-def agents_of(session: Session, work_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The agents of each work, in the order of its cohort."""
-    query = select(MemberRow.work_id, MemberRow.agent).where(MemberRow.work_id.in_(work_ids))
-    agents: dict[str, list[str]] = {}
-    for work_id, agent in session.execute(query.order_by(MemberRow.work_id, MemberRow.position)):
-        agents.setdefault(work_id, []).append(agent)
-    return agents
-
-
 def commit(
     session: Session,
     lease: LeaseRow,
