@@ -43,7 +43,7 @@ REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
 _LATEST_S = 1.0
 """What need not be delivered at once is then, and together."""
 _GATHER_S = 0.1
-"""How long anything waits for the pod that has brought it to ask for its next work: one call has both then."""
+"""How long a result waits until its pod asks for the next work: then one call carries both."""
 _STEPS = {outbox.RECORD_EVALUATIONS: "evaluations", outbox.SUBMIT_CANDIDATE: "candidate"}
 """The calls of an outbox that go together, as fields of ExchangeRequest.Step."""
 
@@ -81,8 +81,8 @@ class Delivery:
         await self._exchange(board)
 
     async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> Cohort:
-        """The next cohort of a leaderboard that has heard of everything by then: in one call with what it had not heard
-        of. Raises what the leaderboard raised."""
+        """The next cohort of a leaderboard, after everything in the outbox for it, which goes in the same call. Raises
+        what the leaderboard raised."""
         proposed = await self._exchange(request.leaderboard, request)
         assert proposed is not None, "it was asked for"
         return proposed
@@ -137,8 +137,8 @@ class Delivery:
         wanted: leaderboard_pb2.ProposeCohortRequest | None,
         answered: Answered,
     ) -> Cohort | None:
-        """Deliver groups of rows, which go to `answered`, and have a cohort proposed: in one call, and where that is
-        refused one by one."""
+        """Deliver groups of rows, which are added to `answered`, and have a cohort proposed: in one call, or one by one
+        where that call is refused."""
         calls: list[dict[str, Any]] = [{_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups]
         steps = [leaderboard_pb2.ExchangeRequest.Step(**call) for call in calls]
         if wanted is not None:

@@ -111,10 +111,10 @@ class Dispatcher:
         return await self._transactions.write(lambda session: self._find(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
-        """Have a job's next cohort proposed once it is this pod's turn: what there is for it then.
+        """Have a job's next cohort proposed when it is this pod's turn; returns the work that the pod finds then.
 
-        Who has waited for its turn looks again first, and takes what it has had proposed before the next one's: of many
-        pods that wait at the same time, each would else look after every proposal for another one.
+        A pod that has waited for its turn looks for work again first, and takes its own proposal before the next turn
+        begins. Otherwise every waiting pod would look again after each proposal for another one.
         """
         turn = self._proposer.turn(what.job_uid)
         has_waited = turn.locked()

@@ -1,4 +1,4 @@
-"""What the holders of leases shall do, told as soon as it changes: a renewal may be most of a minute away."""
+"""Tells the holders of leases about orders as soon as they change: the next renewal may be most of a minute away."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from podracer_orchestrator.transactions import ChangeFeed, job_topic
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""Between two looks at a job in which nothing is written: some orders come with time."""
+"""Between two looks at a job in which nothing is written: some orders depend on the time."""
 WORD_S = 60.0
 """A holder hears at least this often."""
 
 
 class Orders:
-    """Streams of orders. The actions of a job are read once for all who hold its leases, once a second at most."""
+    """Streams of orders. A job's actions are read once for all of its leases, once a second at most."""
 
     def __init__(self, actions: LeaseActions, deadlines: LeaseDeadlines, changes: ChangeFeed) -> None:
         self._actions = actions
         self._deadlines = deadlines
         self._changes = changes
         self._listeners: Counter[str] = Counter()  # by job
-        self._orders: dict[str, Mapping[int, Action]] = {}  # by job and fence; who is to go on is left out
+        self._orders: dict[str, Mapping[int, Action]] = {}  # by job and fence, without CONTINUE
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._draining = False
 
@@ -50,7 +50,7 @@ class Orders:
 
     @contextmanager
     def _listening(self, job_uid: str) -> Iterator[None]:
-        """Look at the job as long as anybody listens."""
+        """Look at the job as long as it has listeners."""
         self._listeners[job_uid] += 1
         if job_uid not in self._tasks:
             self._tasks[job_uid] = asyncio.create_task(self._look(job_uid))
