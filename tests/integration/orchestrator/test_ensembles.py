@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -199,18 +200,20 @@ async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch
     await learner.ask()
     await learner.complete(train=learner.train_result(steps=1))
     lease = await learner.ask()
-    read, failures = orchestrator.transactions.read, []
+    read, failures, all_failed = orchestrator.transactions.read, [], asyncio.Event()
 
     async def fails_at_first(operation):
         if operation in (requests._awaiting, outbox.boards_with_pending) and failures.count(operation) < 2:
             failures.append(operation)
+            if len(failures) == 4:
+                all_failed.set()
             raise Unavailable("the disk is full")
         return await read(operation)
 
     monkeypatch.setattr(orchestrator.transactions, "read", fails_at_first)
     await learner.complete(lease=lease, train=learner.train_result(steps=9))
     await site.ended(job)
-    assert len(failures) == 4
+    await asyncio.wait_for(all_failed.wait(), 30.0)  # the delivery looks again within a second
     assert not orchestrator.failed.done()
     assert len(site.board.submissions) == 6
 
