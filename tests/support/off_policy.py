@@ -26,7 +26,7 @@ DISCRETE = gymnasium.spaces.Discrete(ACTIONS)
 BOX = gymnasium.spaces.Box(-2.0, 2.0, (ACTION_SIZE,))
 
 EVERY = tuple(name for name, info in BUILT_IN.items() if not info.on_policy)
-VALUE_BASED = ("dqn", "double_dqn", "dueling_dqn", "d3qn")
+VALUE_BASED = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn")
 CONTINUOUS = ("ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac")
 
 # Two gradient steps for each rollout of 5 steps in 4 environments.
@@ -36,6 +36,7 @@ SHARED = {
 }  # fmt: skip
 OWN_SHARED: dict[str, dict[str, Any]] = {
     "redq": {"ensemble_size": 4, "subset_size": 2},
+    "qr_dqn": {"quantiles": 4},
     "crossq": {"actor_hidden_sizes": (8, 9)},
     "flash_sac": {"hidden_sizes": (8, 8), "value_bins": 11},
 }

@@ -17,7 +17,7 @@ from podracer_core.storage import open_store
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
-DISCRETE = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac")
+DISCRETE = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac")
 ON_POLICY = {"hidden_sizes": (16, 16), "horizon": 16, "learning_rate_schedule": "linear", "schedule_steps": 1e5}
 OFF_POLICY = {
     "hidden_sizes": (16, 16), "horizon": 8, "batch_size": 32, "learning_starts": 128, "replay_capacity": 2048,

@@ -41,7 +41,7 @@ REPLAYS: dict[str, dict[str, Any]] = {
 
 
 def test_these_are_all_of_them() -> None:
-    assert len(EVERY) == 12
+    assert len(EVERY) == 13
     assert set(EVERY) == {*VALUE_BASED, *CONTINUOUS, "discrete_sac"}
 
 

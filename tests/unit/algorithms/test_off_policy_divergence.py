@@ -41,12 +41,12 @@ def finite(algorithm: Any, member: int) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "reward"),
-    # FlashSAC divides by the largest return, so that one of 1e38 breaks nothing.
+    # FlashSAC divides by the largest return, and QR-DQN's slope has a bound: a reward of 1e38 breaks nothing.
     [
         (name, reward)
         for name in EVERY
         for reward in (torch.inf, torch.nan, 1e38)
-        if name != "flash_sac" or reward != 1e38
+        if name not in ("flash_sac", "qr_dqn") or reward != 1e38
     ],
 )
 def test_a_member_without_finite_rewards_freezes_as_it_was_and_the_others_go_on(name: str, reward: float) -> None:

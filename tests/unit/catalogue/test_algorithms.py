@@ -36,7 +36,7 @@ BOUNDED, UNBOUNDED = BoxSpace(-1.0, 1.0, (3,)), BoxSpace(-math.inf, math.inf, (3
 HALF_BOUNDED = BoxSpace((-1.0, -1.0), (1.0, math.inf), (2,))
 DISCRETE, MULTI_DISCRETE, BITS = DiscreteSpace(2), MultiDiscreteSpace((3, 2)), MultiBinarySpace((5,))
 CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"}
-DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "discrete_sac"}
+DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac"}
 
 
 @pytest.mark.parametrize(("algorithm", "name"), KNOBS)

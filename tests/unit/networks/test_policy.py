@@ -43,6 +43,7 @@ HEADS: dict[str, tuple[Space, Callable[[Space], ActionHead], int]] = {
     "squashed_gaussian": (BOX, lambda space: SquashedGaussianHead(space, EXPLORATION), 1),
     "values": (DISCRETE, lambda space: ValueHead(space, dueling=False), 1),
     "dueling_values": (DISCRETE, lambda space: ValueHead(space, dueling=True), 1),
+    "quantile_values": (DISCRETE, lambda space: ValueHead(space, dueling=False, quantiles=3), 1),
     "ensemble_of_values": (DISCRETE, lambda space: ValueHead(space, dueling=False), 2),
     "dueling_ensemble_of_values": (DISCRETE, lambda space: ValueHead(space, dueling=True), 5),
 }

@@ -2,7 +2,7 @@
 
 algorithm, cohort                    the interface and a class by its name; what is trained together
 on_policy, ppo, a2c                  from fresh rollouts; preparation, minibatch: what they learn from
-off_policy, dqn, ddpg, td3, sac      from replay; so do modsac, redq, crossq, flash_sac, discrete_sac;
+off_policy, dqn, ddpg, td3, sac      from replay; so do modsac, redq, qr_dqn, crossq, flash_sac, discrete_sac;
                                      experience: shared
 values, categorical_values           networks with their optimizer, and the error of action values; as distributions
 return_scale                         what FlashSAC divides rewards by

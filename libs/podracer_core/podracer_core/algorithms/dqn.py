@@ -49,17 +49,25 @@ class DQN(OffPolicy):
         return 1.0 - (1.0 - self.hyperparameters["final_exploration"]) * progress.clamp(0.0, 1.0)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
-        target = batch.reward + batch.discount * self.next_value(batch.next_observation)
         with torch.enable_grad():
-            values = self.head.values(ensemble_outputs(self.policy.network, batch.observation))  # [M, N, B, n]
-            chosen = batch.action.view(self.members, 1, -1, 1).expand(-1, values.shape[1], -1, -1)
-            values = values.gather(-1, chosen).squeeze(-1)  # [M, N, B]
-        loss, slope, error = squared_error(values, target, batch.weight)
+            values = self.taken(ensemble_outputs(self.policy.network, batch.observation), batch.action)
+        loss, slope, error = self.error(values, batch)
         self.minimize(self.policy, values, slope, self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
         if self.is_slow_step:
             self.follow(self.policy)
-        return loss, (values.detach().mean(1) * batch.weight).sum(1)
+        value = values.detach().view(*values.shape[:3], -1).mean((1, 3))
+        return loss, (value * batch.weight).sum(1)
+
+    def taken(self, output: Tensor, action: Tensor) -> Tensor:
+        """Of the networks' outputs [M, N, B, output_size] the values of the actions taken [M, B], [M, N, B]."""
+        chosen = action.view(self.members, 1, -1, 1).expand(-1, output.shape[1], -1, -1)
+        return self.head.values(output).gather(-1, chosen).squeeze(-1)
+
+    def error(self, values: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Of what `taken` gave: see `squared_error`."""
+        target = batch.reward + batch.discount * self.next_value(batch.next_observation)
+        return squared_error(values, target, batch.weight)
 
     def next_value(self, observation: Tensor) -> Tensor:
         """max_a Q̄(s', a), or with `double` Q̄(s', argmax_a Q(s', a)) (van Hasselt et al., 2016, arXiv:1509.06461,

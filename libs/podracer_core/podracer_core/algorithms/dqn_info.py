@@ -10,6 +10,7 @@ from podracer_core.catalogue.spaces import DiscreteSpace
 _DQN_PAPER = "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, doi:10.1038/nature14236"
 _DOUBLE_PAPER = "van Hasselt et al. 2016, Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461"
 _DUELING_PAPER = "Wang et al. 2016, Dueling Network Architectures for Deep Reinforcement Learning, arXiv:1511.06581"
+_QUANTILE_PAPER = "Dabney et al. 2018, Distributional RL with Quantile Regression, arXiv:1710.10044"
 _OURS = "ours: small networks on vectors of observations"
 
 _HYPERPARAMETERS = (
@@ -90,4 +91,22 @@ _D3QN = AlgorithmInfo(
     hyperparameters=sought(_HYPERPARAMETERS, **QUICK_REPLAY),
 )
 
-BUILT_IN = (_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN)
+_QR_DQN = AlgorithmInfo(
+    name="qr_dqn",
+    title="Quantile Regression DQN",
+    paper=_QUANTILE_PAPER,
+    summary="DQN that learns the distribution of each action's return by its quantiles.",
+    on_policy=False,
+    action_spaces=(DiscreteSpace,),
+    implementation="podracer_core.algorithms.qr_dqn:QRDQN",
+    hyperparameters=(
+        *_HYPERPARAMETERS,
+        Hyperparameter(
+            "quantiles", "int", 50, "network",
+            "equally likely returns that an action's distribution consists of; 200 in the paper",
+            source=_OURS, bounds=(1, 1024),
+        ),
+    ),
+)  # fmt: skip
+
+BUILT_IN = (_DQN, _DOUBLE_DQN, _DUELING_DQN, _D3QN, _QR_DQN)
