@@ -19,7 +19,7 @@ from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.algorithms.on_policy import OnPolicy, _architecture
 from podracer_core.algorithms.preparation import Preparation
 from podracer_core.catalogue.algorithms import BUILT_IN
-from podracer_core.catalogue.shared_hyperparameters import EXPLORATION_NOISE, H_TERM
+from podracer_core.catalogue.shared_hyperparameters import EXPLORATION_NOISE, H_TERM, LAYER_NORM
 from podracer_core.networks.box_heads import make_exploration
 
 MAPPINGS = {"shared", "_shared", "hyperparameters", "_hyperparameters"}
@@ -29,7 +29,11 @@ PARTS: dict[type, tuple[Any, ...]] = {
 }
 """What reads the hyperparameters of an algorithm, by its frame, beside the algorithm itself."""
 
-OPTIONAL = [{knob.name for knob in H_TERM}, {knob.name for knob in EXPLORATION_NOISE}, {"noise_scale"}]
+OPTIONAL = [
+    *({knob.name for knob in group} for group in (H_TERM, EXPLORATION_NOISE, LAYER_NORM)),
+    {"noise_scale"},
+    {"target_rate"},
+]
 """What a frame reads where the algorithm has it: all of a group or none."""
 
 

@@ -54,9 +54,10 @@ def assert_learned(
     assert all(agent.reached_at is not None for agent in best), best
 
 
-@pytest.mark.parametrize("name", ["dqn", "double_dqn", "dueling_dqn", "d3qn"])
+@pytest.mark.parametrize("name", ["dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn"])
 def test_cartpole_to_475_within_100_000_steps(name: str) -> None:
-    assert_learned(name, CartPole, 8, CARTPOLE, 475.0, 100_000, 2_000)
+    shared = CARTPOLE | ({"quantiles": 20} if name == "qr_dqn" else {})
+    assert_learned(name, CartPole, 8, shared, 475.0, 100_000, 2_000)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,6 @@ def test_redq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
     assert_learned("redq", Pendulum, 4, REDQ, -200.0, 10_000, 500)
 
 
-@pytest.mark.thorough
 def test_crossq_takes_pendulum_to_minus_200_within_10_000_steps() -> None:
     assert_learned("crossq", Pendulum, 4, CROSSQ, -200.0, 10_000, 1_000)
 

@@ -18,11 +18,16 @@ QUANTILES = 4
 
 def test_the_quantile_huber_loss_by_hand() -> None:
     # Two quantiles, 0 and 2, at 1/4 and 3/4, against one value of 0.5: u is 0.5 and -1.5.
-    loss, slope, error = quantile_error(torch.tensor([[[[0.0, 2.0]]]]), torch.tensor([[[0.5]]]), torch.tensor([[2.0]]))
+    rows = torch.tensor([[[[0.0, 2.0]]]]), torch.tensor([[[0.5]]]), torch.tensor([[2.0]])
+    loss, slope, error = quantile_error(*rows, torch.tensor([1.0]))
     # 1/4 * 0.5^2 / 2 + |3/4 - 1| * (1.5 - 0.5), twice for the weight.
     torch.testing.assert_close(loss, torch.tensor([2 * (0.25 * 0.125 + 0.25 * 1.0)]))
     torch.testing.assert_close(slope, torch.tensor([[[[-2 * 0.25 * 0.5, 2 * 0.25 * 1.0]]]]))
     torch.testing.assert_close(error, torch.tensor([[0.5]]))
+    # With κ = 0.25 both are beyond it: the slopes are those of the absolute error.
+    loss, slope, _ = quantile_error(*rows, torch.tensor([0.25]))
+    torch.testing.assert_close(loss, torch.tensor([2 * (0.25 * (0.5 - 0.125) + 0.25 * (1.5 - 0.125))]))
+    torch.testing.assert_close(slope, torch.tensor([[[[-2 * 0.25, 2 * 0.25]]]]))
 
 
 def plain_loss(quantiles: Tensor, target: Tensor) -> Tensor:
@@ -38,16 +43,17 @@ def test_its_slope_is_autograds() -> None:
     quantiles = 2 * torch.randn(MEMBERS, 2, ROWS, QUANTILES, generator=generator)
     target, weight = torch.randn(MEMBERS, ROWS, QUANTILES, generator=generator), torch.rand(MEMBERS, ROWS)
     quantiles.requires_grad_()
-    loss, slope, _ = quantile_error(quantiles, target, weight)
+    threshold = torch.ones(MEMBERS)
+    loss, slope, _ = quantile_error(quantiles, target, weight, threshold)
     own = torch.stack([
         sum((plain_loss(quantiles[m, n], target[m]) * weight[m]).sum() for n in range(2)) for m in range(MEMBERS)
     ])  # fmt: skip
     own.sum().backward()
     torch.testing.assert_close(loss, own.detach())
     torch.testing.assert_close(slope, quantiles.grad)
-    assert quantile_error(quantiles, target + torch.inf, weight)[1].isnan().all()
+    assert quantile_error(quantiles, target + torch.inf, weight, threshold)[1].isnan().all()
     with pytest.raises(InvalidInput, match="do not fit targets"):
-        quantile_error(quantiles, target[:, 1:], weight)
+        quantile_error(quantiles, target[:, 1:], weight, threshold)
 
 
 def test_a_gradient_step_is_that_of_plain_torch() -> None:

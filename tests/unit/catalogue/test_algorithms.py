@@ -73,6 +73,8 @@ def test_these_are_all_of_them() -> None:
 @pytest.mark.parametrize("algorithm", OFF)
 def test_what_learns_from_replay_has_the_same_knobs_of_the_same_form(algorithm: str) -> None:
     for knob in OFF_POLICY:
+        if (algorithm, knob.name) == ("crossq", "target_rate"):
+            continue  # it has no targets
         own = find_algorithm(algorithm).hyperparameter(knob.name)
         search = knob.search if isinstance(own.search, Fixed) else own.search
         assert replace(own, default=knob.default, source=knob.source, search=search) == knob

@@ -9,6 +9,7 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
 from podracer_core.catalogue.shared_hyperparameters import (
     EXPLORATION_NOISE,
     H_TERM,
+    LAYER_NORM,
     OFF_POLICY,
     QUICK_REPLAY,
     adapted,
@@ -88,6 +89,7 @@ _DDPG = AlgorithmInfo(
         ),
         _NOISE_SCALE,
         *EXPLORATION_NOISE,
+        *LAYER_NORM,
         *H_TERM,
     ),
 )  # fmt: skip
@@ -120,6 +122,7 @@ _TD3 = AlgorithmInfo(
             "how large the noise on the target's action may be",
             source=_TD3_PAPER, bounds=(0.0, 2.0), search=SearchRange(0.2, 0.8),
         ),
+        *LAYER_NORM,
         *H_TERM,
     ),
 )  # fmt: skip
@@ -134,7 +137,7 @@ _SAC = AlgorithmInfo(
     implementation="podracer_core.algorithms.sac:SAC",
     bounded_actions=True,
     automatic=True,
-    hyperparameters=(*sought(_SAC_HYPERPARAMETERS, **QUICK_REPLAY), *H_TERM),
+    hyperparameters=(*sought(_SAC_HYPERPARAMETERS, **QUICK_REPLAY), *LAYER_NORM, *H_TERM),
 )
 
 _MODSAC = AlgorithmInfo(
@@ -148,6 +151,7 @@ _MODSAC = AlgorithmInfo(
     bounded_actions=True,
     hyperparameters=(
         *_SAC_HYPERPARAMETERS,
+        *LAYER_NORM,
         Hyperparameter(
             "reliability_rate", "float", 0.005, "member",
             "how fast the running critic loss follows",
@@ -167,6 +171,7 @@ _REDQ = AlgorithmInfo(
     bounded_actions=True,
     hyperparameters=(
         *adapted(_SAC_HYPERPARAMETERS, _REDQ_PAPER, updates_per_step=20.0),
+        *LAYER_NORM,
         Hyperparameter(
             "ensemble_size", "int", 10, "network",
             "critics of each member",
@@ -191,7 +196,11 @@ _CROSSQ = AlgorithmInfo(
     bounded_actions=True,
     hyperparameters=(
         *adapted(
-            _SAC_HYPERPARAMETERS, _CROSSQ_CODE, learning_rate=1e-3, hidden_sizes=(2048, 2048), learning_starts=5000
+            tuple(knob for knob in _SAC_HYPERPARAMETERS if knob.name != "target_rate"),
+            _CROSSQ_CODE,
+            learning_rate=1e-3,
+            hidden_sizes=(2048, 2048),
+            learning_starts=5000,
         ),
         replace(_POLICY_DELAY, default=3, source=_CROSSQ_CODE),
         Hyperparameter(
@@ -236,6 +245,7 @@ _DISCRETE_SAC = AlgorithmInfo(
             source=_OURS, bounds=(0.0, 1.0), search=SearchRange(0.2, 0.98),
         ),
         _LEARN_TEMPERATURE,
+        *LAYER_NORM,
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.experience import Batch, without_lost_rows
 from podracer_core.algorithms.sac import SAC
-from podracer_core.algorithms.values import ensemble_outputs
+from podracer_core.algorithms.values import EnsemblePass
 
 
 class CrossQ(SAC):
@@ -42,11 +42,9 @@ class CrossQ(SAC):
             self._actor_metrics.copy_(torch.stack(self.learn_actor(batch, noise)))
         return critic_loss, *self._actor_metrics, self.temperature.value
 
-    def values_of(self, batch: Batch, next_action: Tensor) -> tuple[Tensor, Tensor]:
+    def values_of(self, batch: Batch, next_action: Tensor) -> tuple[EnsemblePass, Tensor]:
         """Of one pass for (s, a) and (s', a'), normalized by the statistics of both (section 3.2)."""
-        rows = batch.reward.shape[1]
         observation = torch.cat([batch.observation, batch.next_observation], 1)
         action = torch.cat([batch.action, next_action], 1)
-        with torch.enable_grad():
-            values = ensemble_outputs(self.critic.network, observation, action, by_batch=True).squeeze(-1)
-            return values[:, :, :rows], values[:, :, rows:].detach()
+        critics = EnsemblePass(self.critic.network, observation, action, by_batch=True, rows=batch.reward.shape[1])
+        return critics, critics.rest.squeeze(-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.values import ensemble_outputs, squared_error
+from podracer_core.algorithms.values import EnsemblePass, ensemble_outputs, squared_error
 from podracer_core.networks import ValueHead
 
 
@@ -49,10 +49,13 @@ class DQN(OffPolicy):
         return 1.0 - (1.0 - self.hyperparameters["final_exploration"]) * progress.clamp(0.0, 1.0)
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
+        networks = EnsemblePass(self.policy.network, batch.observation)
         with torch.enable_grad():
-            values = self.taken(ensemble_outputs(self.policy.network, batch.observation), batch.action)
+            output = networks.output.requires_grad_()
+            values = self.taken(output, batch.action)
         loss, slope, error = self.error(values, batch)
-        self.minimize(self.policy, values, slope, self.hyperparameters["learning_rate"])
+        (slope,) = torch.autograd.grad(values, output, slope)
+        self.minimize(self.policy, networks, slope, self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
         if self.is_slow_step:
             self.follow(self.policy)
@@ -67,7 +70,7 @@ class DQN(OffPolicy):
     def error(self, values: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Of what `taken` gave: see `squared_error`."""
         target = batch.reward + batch.discount * self.next_value(batch.next_observation)
-        return squared_error(values, target, batch.weight)
+        return squared_error(values, target, batch.weight, self.hyperparameters["huber_threshold"])
 
     def next_value(self, observation: Tensor) -> Tensor:
         """max_a Q̄(s', a), or with `double` Q̄(s', argmax_a Q(s', a)) (van Hasselt et al., 2016, arXiv:1509.06461,

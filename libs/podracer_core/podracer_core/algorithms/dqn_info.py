@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from podracer_core.catalogue.algorithms import AlgorithmInfo
 from podracer_core.catalogue.hyperparameters import Hyperparameter, SearchRange
-from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, QUICK_REPLAY, adapted, sought
+from podracer_core.catalogue.shared_hyperparameters import LAYER_NORM, OFF_POLICY, QUICK_REPLAY, adapted, sought
 from podracer_core.catalogue.spaces import DiscreteSpace
 
 _DQN_PAPER = "Mnih et al. 2015, Human-level Control through Deep Reinforcement Learning, doi:10.1038/nature14236"
@@ -44,6 +46,13 @@ _HYPERPARAMETERS = (
         "Q networks of each member; more than one: Maxmin Q-learning",
         source="Lan et al. 2020, Maxmin Q-learning, arXiv:2002.06487", bounds=(1, 64),
     ),
+    *LAYER_NORM,
+)  # fmt: skip
+
+_HUBER = Hyperparameter(
+    "huber_threshold", "float", 0.0, "member",
+    "an error beyond it counts in proportion, not squared (the Huber loss); 0: every error counts squared",
+    source=_DQN_PAPER, bounds=(0.0, 1e6),
 )  # fmt: skip
 
 _DQN = AlgorithmInfo(
@@ -54,7 +63,7 @@ _DQN = AlgorithmInfo(
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:DQN",
-    hyperparameters=_HYPERPARAMETERS,
+    hyperparameters=(*_HYPERPARAMETERS, _HUBER),
 )
 
 _DOUBLE_DQN = AlgorithmInfo(
@@ -65,7 +74,7 @@ _DOUBLE_DQN = AlgorithmInfo(
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:DoubleDQN",
-    hyperparameters=_HYPERPARAMETERS,
+    hyperparameters=(*_HYPERPARAMETERS, _HUBER),
 )
 
 _DUELING_DQN = AlgorithmInfo(
@@ -76,7 +85,7 @@ _DUELING_DQN = AlgorithmInfo(
     on_policy=False,
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:DuelingDQN",
-    hyperparameters=_HYPERPARAMETERS,
+    hyperparameters=(*_HYPERPARAMETERS, _HUBER),
 )
 
 _D3QN = AlgorithmInfo(
@@ -88,7 +97,7 @@ _D3QN = AlgorithmInfo(
     action_spaces=(DiscreteSpace,),
     implementation="podracer_core.algorithms.dqn:D3QN",
     automatic=True,
-    hyperparameters=sought(_HYPERPARAMETERS, **QUICK_REPLAY),
+    hyperparameters=(*sought(_HYPERPARAMETERS, **QUICK_REPLAY), _HUBER),
 )
 
 _QR_DQN = AlgorithmInfo(
@@ -101,6 +110,13 @@ _QR_DQN = AlgorithmInfo(
     implementation="podracer_core.algorithms.qr_dqn:QRDQN",
     hyperparameters=(
         *_HYPERPARAMETERS,
+        replace(
+            _HUBER,
+            default=1.0,
+            bounds=(1e-3, 1e6),
+            meaning="an error of a quantile beyond it counts in proportion, not squared: the paper's κ",
+            source=_QUANTILE_PAPER,
+        ),
         Hyperparameter(
             "quantiles", "int", 50, "network",
             "equally likely returns that an action's distribution consists of; 200 in the paper",

@@ -16,7 +16,7 @@ from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperpara
 from podracer_core.algorithms.experience import Batch, Experience
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.sharing import Shared, Sharing
-from podracer_core.algorithms.values import TrainedNetwork
+from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -57,7 +57,7 @@ class OffPolicy(Algorithm):
     """What actions in bounded boxes are made with; an algorithm for other spaces gives `make_head`."""
 
     body: ClassVar[Body] = "plain"
-    """Of all networks: see `Architecture`."""
+    """Of all networks: see `Architecture`. The plain one can be had with layer normalization (`layer_norm`)."""
 
     has_actor_target: ClassVar[bool] = False
     has_critic_target: ClassVar[bool] = True
@@ -176,7 +176,7 @@ class OffPolicy(Algorithm):
     ) -> TrainedNetwork:
         """`count` critics for each member, with targets if wanted; for observations and actions of `action_size`."""
         sizes, activation = self.shared["hidden_sizes"], self.shared["activation"]
-        architecture = Architecture.of(space, sizes, outputs, activation, action_size, self.body)
+        architecture = Architecture.of(space, sizes, outputs, activation, action_size, self._body_of(self.shared))
         with_target = self.has_critic_target
         critic = TrainedNetwork(self.members, architecture, self.device, count=count, with_target=with_target)
         critic.initialize(self.seeds, CRITIC_NETWORK)
@@ -221,28 +221,30 @@ class OffPolicy(Algorithm):
         counter = self.update_count.unsqueeze(1) * numbers + torch.arange(numbers, device=self.device)
         return normal(self._noise_keys, counter).view(-1, *shape)
 
-    def h_term_loss(self) -> Tensor | float:
-        """What the H-term adds to the actor's loss in this gradient step, [M]; 0 where it is off."""
+    @torch.enable_grad()
+    def h_term_loss(self) -> Tensor | None:
+        """What the H-term adds to the actor's loss in this gradient step, [M]; None where it is off."""
         if self._h_term is None:
-            return 0.0
+            return None
         return self._h_term.actor_loss(self.policy.network, self.actor, self.shared["batch_size"], self.update_count)
 
     def minimize(
         self,
         network: TrainedNetwork,
-        output: Tensor,
+        output: Tensor | EnsemblePass,
         slope: Tensor | None,
         rate: Tensor,
         mask: Tensor | None = None,
+        further: Tensor | None = None,
     ) -> None:
         """A gradient step of all active members (that are in `mask`), at rate [M], down a loss whose derivative in
-        `output` is `slope`; None: output is the loss itself, [M].
+        `output` is `slope` (None: output is the loss itself, [M]), plus `further` [M].
 
         A member whose gradient is not finite stays as it was, for good.
         """
         wanted = self.active if mask is None else self.active & mask
         limit = self.hyperparameters["max_gradient_norm"] if any(self._limits_gradients) else None
-        took = network.minimize(output, slope, rate, wanted, limit)
+        took = network.minimize(output, slope, rate, wanted, limit, further)
         self.active &= took | ~wanted
 
     def follow(self, *networks: TrainedNetwork, mask: Tensor | None = None) -> None:
@@ -311,7 +313,12 @@ class OffPolicy(Algorithm):
     def _actor_architecture(
         cls, shared: Mapping[str, Any], space: gymnasium.Space[Any], head: ActionHead
     ) -> Architecture:
-        return Architecture.of(space, cls.actor_sizes(shared), head.output_size, shared["activation"], body=cls.body)
+        body = cls._body_of(shared)
+        return Architecture.of(space, cls.actor_sizes(shared), head.output_size, shared["activation"], body=body)
+
+    @classmethod
+    def _body_of(cls, shared: Mapping[str, Any]) -> Body:
+        return "layer_normalized" if shared.get("layer_norm", False) else cls.body
 
     def member_state(self, member: int) -> MemberState:
         groups = {name: network.member_state(member) for name, network in self.networks.items()}

@@ -45,11 +45,14 @@ class QRDQN(DQN):
         least = quantiles.mean(-1).argmin(1)[:, None, :, None].expand(-1, 1, -1, quantiles.shape[-1])
         following = quantiles.gather(1, least).squeeze(1)
         target = batch.reward.unsqueeze(-1) + batch.discount.unsqueeze(-1) * following
-        return quantile_error(values, target, batch.weight)
+        return quantile_error(values, target, batch.weight, self.hyperparameters["huber_threshold"])
 
 
-def quantile_error(quantiles: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Equation 10 with κ = 1 of quantiles [M, N, B, K] against target [M, B, K'], rows weighted by weight [M, B].
+def quantile_error(
+    quantiles: Tensor, target: Tensor, weight: Tensor, threshold: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Equation 10 of quantiles [M, N, B, K] against target [M, B, K'], rows weighted by weight [M, B], with
+    κ = `threshold` [M].
 
     Returns as `squared_error`: the loss [M], a sum over quantiles of means over the target; its derivative in the
     quantiles; how far the means are apart, [M, B]. Raises InvalidInput for other shapes.
@@ -62,7 +65,8 @@ def quantile_error(quantiles: Tensor, target: Tensor, weight: Tensor) -> tuple[T
     error = target[:, None, :, None, :] - quantiles.unsqueeze(-1)  # [M, N, B, K, K']
     middle = (torch.arange(count, device=error.device) + 0.5) / count
     share = (middle.unsqueeze(-1) - (error < 0).float()).abs()
-    slope = -(share * error.clamp(-1.0, 1.0)).mean(-1) * row
-    size = error.abs()
-    loss = (share * torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)).mean(-1) * row
+    limit = threshold.view(-1, 1, 1, 1, 1)
+    bounded = torch.minimum(torch.maximum(error, -limit), limit) / limit
+    slope = -(share * bounded).mean(-1) * row
+    loss = (share * bounded * (error - 0.5 * limit * bounded)).mean(-1) * row
     return loss.sum((1, 2, 3)), slope, (target.mean(-1).unsqueeze(1) - quantiles.mean(-1)).abs().mean(1)

@@ -53,6 +53,6 @@ class REDQ(SAC):
         chosen = order[:, : self.shared["subset_size"], None].expand(-1, -1, values.shape[2])
         return values.gather(1, chosen).amin(1)
 
-    def optimistic(self, values: Tensor) -> Tensor:
+    def optimistic(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of all N (algorithm 1, line 12)."""
-        return values.mean(1)
+        return values.mean(1), torch.full_like(values, 1.0 / values.shape[1])

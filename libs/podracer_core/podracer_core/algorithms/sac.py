@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podracer_core.algorithms.experience import Batch
 from podracer_core.algorithms.off_policy import OffPolicy
-from podracer_core.algorithms.values import action_values, squared_error
+from podracer_core.algorithms.values import EnsemblePass, action_values, squared_error
 from podracer_core.networks import SquashedGaussianHead
 from podracer_core.optimizers import StackedAdam
 
@@ -79,19 +79,18 @@ class SAC(OffPolicy):
         Returns the loss [M] and the targets [M, B].
         """
         next_action, log_prob = self.head.sample_with_log_prob(self.policy.frozen(batch.next_observation), noise)
-        values, following = self.values_of(batch, next_action)
+        critics, following = self.values_of(batch, next_action)
         next_value = self.pessimistic(following)
         target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
-        loss, slope, error = squared_error(values, target, batch.weight)
-        self.minimize(self.critic, values, slope, self.hyperparameters["learning_rate"])
+        loss, slope, error = squared_error(critics.output.squeeze(-1), target, batch.weight)
+        self.minimize(self.critic, critics, slope.unsqueeze(-1), self.hyperparameters["learning_rate"])
         self.set_priorities(batch, error)
         return loss, target
 
-    def values_of(self, batch: Batch, next_action: Tensor) -> tuple[Tensor, Tensor]:
-        """Q_i(s, a) with a slope, and Q̄_i(s', a') without, [M, N, B] each."""
+    def values_of(self, batch: Batch, next_action: Tensor) -> tuple[EnsemblePass, Tensor]:
+        """Q_i(s, a), of [M, N, B, 1], and Q̄_i(s', a') [M, N, B]."""
         following = action_values(self.critic.target, batch.next_observation, next_action)
-        with torch.enable_grad():
-            return action_values(self.critic.network, batch.observation, batch.action), following
+        return EnsemblePass(self.critic.network, batch.observation, batch.action), following
 
     def learn_actor(
         self, batch: Batch, noise: Tensor, scale: Tensor | float = 1.0, mask: Tensor | None = None
@@ -100,25 +99,32 @@ class SAC(OffPolicy):
 
         The loss is multiplied by `scale`; only members in `mask` bool [M] move. Returns loss, value, entropy, [M] each.
         """
-        alpha = self.temperature.value.unsqueeze(1)
-        with torch.enable_grad():
-            output = self.policy.network(batch.observation, by_batch=True)
-            action, log_prob = self.head.sample_with_log_prob(output, noise)
-            value = self.optimistic(action_values(self.critic.frozen, batch.observation, action))
-            loss = scale * ((alpha * log_prob - value) * batch.weight).sum(1) + self.h_term_loss()
-        self.minimize(self.policy, loss, None, self.actor_rate, mask)
-        entropy = -(log_prob.detach() * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1e-8)
+        alpha, further = self.temperature.value.unsqueeze(1), self.h_term_loss()
+        actors = EnsemblePass(self.policy.network, batch.observation, by_batch=True)
+        output = actors.output.squeeze(1)
+        action, log_prob = self.head.sample_with_log_prob(output, noise)
+        critics = EnsemblePass(self.critic.frozen, batch.observation, action)
+        value, share = self.optimistic(critics.output.squeeze(-1))
+        weight = scale * batch.weight if isinstance(scale, float) else scale.unsqueeze(1) * batch.weight
+        action_slope = critics.action_slope(-(weight.unsqueeze(1) * share).unsqueeze(-1))
+        slope = self.head.sample_slope(output, noise, action, action_slope, alpha * weight)
+        self.minimize(self.policy, actors, slope.unsqueeze(1), self.actor_rate, mask, further)
+        loss = ((alpha * log_prob - value) * weight).sum(1)
+        entropy = -(log_prob * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1e-8)
         learning = self.active if mask is None else self.active & mask
         self.temperature.update(entropy, self.target_entropy, self.hyperparameters["learning_rate"], learning)
-        return loss.detach(), (value.detach() * batch.weight).sum(1), entropy
+        total = loss if further is None else loss + further.detach()
+        return total, (value * batch.weight).sum(1), entropy
 
     def pessimistic(self, values: Tensor) -> Tensor:
         """What a target is made of: values [M, N, B] of the target critics -> [M, B]."""
         return values.amin(1)
 
-    def optimistic(self, values: Tensor) -> Tensor:
-        """What the actor climbs: values [M, N, B] of the critics -> [M, B]."""
-        return values.amin(1)
+    def optimistic(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """What the actor climbs, of values [M, N, B] of the critics: [M, B], and its derivative in them [M, N, B]."""
+        least = values.amin(1)
+        share = (values == least.unsqueeze(1)).float()
+        return least, share / share.sum(1, keepdim=True)  # NaN where a value is
 
     @property
     def target_entropy(self) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import Architecture, StackedNetwork, StackedParameters
+from podracer_core.networks.stacked_mlp import MLPPass, StackedMLP
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 
 _ADAM_EPSILON = 1e-8
@@ -43,6 +44,8 @@ class TrainedNetwork:
         self.frozen, self.first = self.network.every(), self.network.every(0, count)
         rows = self._parameters.flat.view(members, -1)
         self._gradients = self._parameters.gradient.view(members, -1)
+        slopes = {name: self._parameters.gradient_of(name) for name in architecture.shapes()}
+        self._layer_gradients = StackedNetwork(architecture, slopes).dense if architecture.is_mlp else None
         self.optimizer = StackedAdam(rows, self._gradients, epsilon=_ADAM_EPSILON)
         self._target = (
             StackedParameters(members * count, architecture.shapes(), device) if with_target else self._parameters
@@ -61,16 +64,31 @@ class TrainedNetwork:
 
     @torch.no_grad()
     def minimize(
-        self, output: Tensor, slope: Tensor | None, learning_rate: Tensor, active: Tensor, max_norm: Tensor | None
+        self,
+        output: Tensor | EnsemblePass,
+        slope: Tensor | None,
+        learning_rate: Tensor,
+        active: Tensor,
+        max_norm: Tensor | None,
+        further: Tensor | None = None,
     ) -> Tensor:
-        """One step of Adam down a loss whose derivative in `output` is `slope` (None: output is the loss itself, [M]).
+        """One step of Adam down a loss whose derivative in `output` is `slope` (None: output is the loss itself, [M]),
+        plus a loss `further` [M] of autograd's.
 
         Returns which members could take it, bool [M]: those that are `active` and whose gradient is finite. max_norm
         [M]: gradients are scaled down to it where it is above 0.
         """
-        self._parameters.zero_gradient()
-        torch.autograd.backward(output, torch.ones_like(output) if slope is None else slope)
-        self._parameters.gather_gradient()
+        if isinstance(output, EnsemblePass):
+            assert slope is not None, "a pass is no loss"
+            output.fill_gradient(slope, self._parameters, self._layer_gradients)
+        else:
+            self._parameters.zero_gradient()
+            torch.autograd.backward(output, torch.ones_like(output) if slope is None else slope)
+            self._parameters.gather_gradient()
+        if further is not None:
+            self._parameters.zero_gradient()
+            torch.autograd.backward(further, torch.ones_like(further))
+            self._parameters.gather_gradient(add=True)
         if max_norm is None:
             norm = torch.linalg.vector_norm(self._gradients, dim=1)
         else:
@@ -133,12 +151,69 @@ def ensemble_outputs(
     """The outputs of N networks a member: observation [M, B, obs], action [M, B, A] -> [M, N, B, outputs]."""
     members = observation.shape[0]
     count = network.weights[0].shape[0] // members
-
-    def repeated(tensor: Tensor) -> Tensor:
-        return tensor if count == 1 else tensor.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
-
-    output = network(repeated(observation), None if action is None else repeated(action), by_batch=by_batch)
+    output = network(
+        _repeated(observation, count), None if action is None else _repeated(action, count), by_batch=by_batch
+    )
     return output.view(members, count, *output.shape[1:])
+
+
+class EnsemblePass:
+    """A forward pass of N networks a member, as `ensemble_outputs`, and what its gradients are made of: written out
+    where the networks are multilayer perceptrons, else autograd's.
+
+    output   [M, N, B, outputs], without a graph
+    rest     where only the first `rows` count as B, the outputs of the others
+    """
+
+    def __init__(
+        self,
+        network: StackedNetwork,
+        observation: Tensor,
+        action: Tensor | None = None,
+        *,
+        by_batch: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        members, every, seen = observation.shape
+        self._count = network.weights[0].shape[0] // members
+        self._columns = slice(seen, None)
+        self._written: MLPPass | None = None
+        if network.architecture.is_mlp:
+            inputs = observation if action is None else torch.cat([observation, action], -1)
+            self._written = network.dense.trace(_repeated(inputs, self._count), rows)
+            output = self._written.output.view(members, self._count, every, -1)
+        else:
+            with torch.enable_grad():
+                self._action = None if action is None else action.detach().requires_grad_()
+                outputs = ensemble_outputs(network, observation, self._action, by_batch=by_batch)
+                self._graph = outputs[:, :, :rows]
+            output = outputs.detach()
+        self.output, self.rest = output.tensor_split([every if rows is None else rows], 2)
+
+    def fill_gradient(self, slope: Tensor, parameters: StackedParameters, gradients: StackedMLP | None) -> None:
+        """Write into the gradient of `parameters`, the networks', that of a loss whose derivative in `output` is
+        `slope`. `gradients`: the same as layers, where the networks are multilayer perceptrons."""
+        if self._written is None:
+            parameters.zero_gradient()
+            torch.autograd.backward(self._graph, slope)
+            parameters.gather_gradient()
+        else:
+            self._written.backward(slope.flatten(0, 1), gradients)
+
+    def action_slope(self, slope: Tensor) -> Tensor:
+        """The derivative of such a loss in the action, [M, B, A], through all N networks."""
+        if self._written is None:
+            assert self._action is not None, "there was an action"
+            (found,) = torch.autograd.grad(self._graph, self._action, slope)
+            return found
+        written = self._written.backward(slope.flatten(0, 1), columns=self._columns)
+        assert written is not None, "its columns were wanted"
+        return written.view(slope.shape[0], self._count, *written.shape[1:]).sum(1)
+
+
+def _repeated(tensor: Tensor, count: int) -> Tensor:
+    """Of each member for `count` networks: [M, B, _] -> [M * count, B, _]."""
+    return tensor if count == 1 else tensor.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
 
 
 def action_values(network: StackedNetwork, observation: Tensor, action: Tensor) -> Tensor:
@@ -146,12 +221,15 @@ def action_values(network: StackedNetwork, observation: Tensor, action: Tensor) 
     return ensemble_outputs(network, observation, action).squeeze(-1)
 
 
-def squared_error(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def squared_error(
+    values: Tensor, target: Tensor, weight: Tensor, threshold: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """values [M, N, B] against target [M, B], rows weighted by weight [M, B].
 
     Returns the loss [M], half the weighted squares summed over rows and networks, its derivative in the values
-    [M, N, B], and the mean size of the networks' errors [M, B]. Raises InvalidInput for other shapes: a [B] against a
-    [B, 1] would become a [B, B].
+    [M, N, B], and the mean size of the networks' errors [M, B]. Beyond a `threshold` [M] above 0 the loss goes on
+    straight (Huber, 1964): k (|δ| - k / 2). Raises InvalidInput for other shapes: a [B] against a [B, 1] would become
+    a [B, B].
     """
     members, _, rows = values.shape
     if target.shape != (members, rows) or weight.shape != (members, rows):
@@ -160,5 +238,10 @@ def squared_error(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tenso
             f"{list(weight.shape)}"
         )
     error = values.detach() - target.unsqueeze(1)
-    slope = error * weight.unsqueeze(1)
-    return 0.5 * (error * slope).sum((1, 2)), slope, error.abs().mean(1)
+    size, bounded = error.abs(), error
+    if threshold is not None:
+        limit = torch.where(threshold > 0, threshold, torch.inf).view(-1, 1, 1)
+        # NaN where it is infinite: the slope of a broken member would look sound.
+        bounded = torch.where(error.isinf(), torch.nan, torch.minimum(torch.maximum(error, -limit), limit))
+    slope = bounded * weight.unsqueeze(1)
+    return (slope * (error - 0.5 * bounded)).sum((1, 2)), slope, size.mean(1)

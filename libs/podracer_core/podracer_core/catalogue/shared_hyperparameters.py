@@ -120,6 +120,15 @@ OFF_POLICY = (
 )  # fmt: skip
 """Of everything that learns from replay."""
 
+LAYER_NORM = (
+    Hyperparameter(
+        "layer_norm", "bool", False, "network",
+        "every hidden layer of each network is normalized before its activation; not for images",
+        source="Ba et al. 2016, Layer Normalization, arXiv:1607.06450",
+    ),
+)  # fmt: skip
+"""Of algorithms whose networks do not normalize by themselves."""
+
 EXPLORATION_NOISE = (
     Hyperparameter(
         "exploration", "choice", "independent", "network",

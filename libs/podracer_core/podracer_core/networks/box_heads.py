@@ -121,16 +121,26 @@ class SquashedGaussianHead(BoxHead):
         the output (the reparametrization trick)."""
         mean, log_std = self._parameters(output)
         raw = torch.addcmul(mean, log_std.exp(), noise)
-        gaussian = -(0.5 * noise.square() + log_std + 0.5 * math.log(2 * math.pi))
-        return raw.tanh(), (gaussian - _log_tanh_slope(raw)).sum(-1)
+        return raw.tanh(), _log_density(raw, log_std, noise)
+
+    def sample_slope(
+        self, output: Tensor, noise: Tensor, action: Tensor, action_slope: Tensor, log_prob_slope: Tensor
+    ) -> Tensor:
+        """The derivative in the output of a loss that has these in the `action` [M, B, A] of `sample_with_log_prob` and
+        in its log-probability [M, B]: with u = mean + std * noise and a = tanh u, d log pi / du = 2 a."""
+        _, log_std = self._parameters(output)
+        shared = log_prob_slope.unsqueeze(-1)
+        mean_slope = torch.addcmul(action_slope, action, 2.0 * shared - action * action_slope)
+        log_std_slope = mean_slope * log_std.exp() * noise - shared
+        raw = output[..., self.units.size :]
+        within = (raw >= _LOG_STD_LOW) & (raw <= _LOG_STD_HIGH)
+        return torch.cat([mean_slope, torch.where(within, log_std_slope, 0.0)], -1)
 
     def log_prob(self, output: Tensor, settings: Settings, action: Tensor) -> Tensor:
         """Of stored actions [M, B, A], [M, B]."""
         mean, log_std = self._parameters(output)
         raw = action.clamp(-_EDGE, _EDGE).atanh()
-        standardized = (raw - mean) * log_std.neg().exp()
-        gaussian = -(0.5 * standardized.square() + log_std + 0.5 * math.log(2 * math.pi))
-        return (gaussian - _log_tanh_slope(raw)).sum(-1)
+        return _log_density(raw, log_std, (raw - mean) * log_std.neg().exp())
 
     def _parameters(self, output: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = output.chunk(2, -1)
@@ -158,9 +168,15 @@ def make_exploration(
     )
 
 
-def _log_tanh_slope(raw: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), written so that it does not lose its digits far from zero."""
-    return 2.0 * (math.log(2.0) - raw - nn.functional.softplus(-2.0 * raw))
+def _log_density(raw: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Of tanh u, u = `raw` = mean + std * noise, all [M, B, A] -> [M, B]: the sum of log N(u) - log(1 - tanh(u)^2).
+
+    The latter is 2 (log 2 - u - softplus(-2 u)), which does not lose its digits far from zero; half of the sum is added
+    up here, and softplus(-2 u) = -2 softplus(u, beta=-2).
+    """
+    half = torch.sub(raw, nn.functional.softplus(raw, beta=-2.0), alpha=2.0)
+    half = torch.sub(half, log_std, alpha=0.5).addcmul(noise, noise, value=-0.25)
+    return 2.0 * half.sum(-1) - raw.shape[-1] * (0.5 * math.log(2 * math.pi) + 2.0 * math.log(2.0))
 
 
 ExplorationKind = Literal["independent", "correlated", "state_dependent", "repeated"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
-from podracer_core.networks.wide_mlp import ACTIVATIONS, Activation, WideMLP, is_wide, wide_forward
+from podracer_core.networks.wide_mlp import ACTIVATIONS, Layer, is_wide, single_layers, wide_backward, wide_forward
 
 
 def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -25,7 +26,7 @@ def mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackedMLP:
     """`weights[l]` [G, in, out] and `biases[l]` [G, 1, out]; the activation follows every layer but the last."""
 
@@ -37,68 +38,115 @@ class StackedMLP:
         if self.activation not in ACTIVATIONS:
             raise InvalidInput(f"activation must be one of {sorted(ACTIVATIONS)}, not {self.activation!r}")
 
+    @functools.cached_property
+    def single(self) -> Sequence[Sequence[Layer]]:
+        """The layers of each network, as views."""
+        return single_layers(self.weights, self.biases)
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """inputs [G, B, in] -> [G, B, out], differentiable once in the inputs and in the parameters."""
-        activation, wide = ACTIVATIONS[self.activation], is_wide(inputs, self.weights)
         if torch.is_grad_enabled():
-            function = WideMLP if wide else _Differentiable
-            output: Tensor = function.apply(activation, inputs, *self.weights, *self.biases)  # type: ignore[no-untyped-call]
+            output: Tensor = _Differentiable.apply(self, inputs, *self.weights, *self.biases)  # type: ignore[no-untyped-call]
             return output
-        if wide:
-            return wide_forward(inputs, self.weights, self.biases, activation)
+        activation = ACTIVATIONS[self.activation]
+        if is_wide(inputs, self.weights):
+            return torch.stack([results[-1] for results in wide_forward(inputs, self.single, activation)])
         hidden = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = ACTIVATIONS[self.activation].forward(torch.baddbmm(bias, hidden, weight))
+            hidden = activation.forward(torch.baddbmm(bias, hidden, weight))
         return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])
 
+    @torch.no_grad()
+    def trace(self, inputs: Tensor, rows: int | None = None) -> MLPPass:
+        """The same, and what the gradients of its first `rows` (None: of all) are made of."""
+        activation = ACTIVATIONS[self.activation]
+        if is_wide(inputs, self.weights):
+            wide = wide_forward(inputs, self.single, activation)
+            output = torch.stack([results.pop() for results in wide])
+            if rows is not None:
+                wide = [[each[:rows] for each in results] for results in wide]
+            return MLPPass(output, self, (), wide)
+        results = [inputs]
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = _buffers.take(bias, inputs.shape[1])
+            results.append(activation.forward(torch.baddbmm(bias, results[-1], weight, out=hidden)))
+        output = torch.baddbmm(self.biases[-1], results[-1], self.weights[-1])
+        return MLPPass(output, self, results if rows is None else [each[:, :rows] for each in results], ())
 
-class _Differentiable(torch.autograd.Function):
-    """The whole network as one node of the graph, with buffers that go from one gradient step to the next.
+
+@dataclass(slots=True)
+class MLPPass:
+    """A forward pass of G networks, and its gradients, written out and without autograd.
 
     The chain of `baddbmm` and activation that autograd would build allocates each result and gradient anew. On a CPU
     this is about a quarter faster where the hidden layers outgrow the cache, and no slower where they do not.
+
+    output   [G, B, out]
     """
 
+    output: Tensor
+    _mlp: StackedMLP
+    _results: Sequence[Tensor]  # what goes into each layer, [G, B, _]
+    _wide: Sequence[Sequence[Tensor]]  # or the same network by network, [B, _]
+
+    @torch.no_grad()
+    def backward(self, slope: Tensor, into: StackedMLP | None = None, columns: slice | None = None) -> Tensor | None:
+        """Take the derivative `slope` [G, B, out] of a loss in `output` back; once only.
+
+        The parameters' gradients are written into those of `into`, unless they are not wanted. Returns the derivative
+        in these `columns` of the inputs, [G, B, _]; None where none are wanted.
+        """
+        mlp, results, activation = self._mlp, self._results, ACTIVATIONS[self._mlp.activation]
+        if not results:
+            return wide_backward(
+                activation, self._wide, mlp.single, slope, None if into is None else into.single, columns
+            )
+        last = len(results) - 1
+        for layer in range(last, -1, -1):
+            below, above, weight = results[layer], slope, mlp.weights[layer]
+            if into is not None:
+                _inner_products(below, above, into.weights[layer])
+                torch.sum(above, 1, keepdim=True, out=into.biases[layer])
+            if layer:
+                slope = torch.bmm(above, weight.transpose(1, 2), out=_buffers.take_like(below))
+                activation.backward(slope, below)
+                _buffers.give(below)
+            elif columns is not None:
+                slope = torch.bmm(above, weight[:, columns].transpose(1, 2))
+            if layer < last:
+                _buffers.give(above)
+        return slope if columns is not None else None
+
+
+class _Differentiable(torch.autograd.Function):
+    """A whole `MLPPass` as one node of autograd's graph."""
+
     @staticmethod
-    def forward(ctx: Any, activation: Activation, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        layers = len(parameters) // 2
-        weights, biases = parameters[:layers], parameters[layers:]
-        results = [inputs]
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            hidden = _buffers.take(bias, inputs.shape[1])
-            results.append(activation.forward(torch.baddbmm(bias, results[-1], weight, out=hidden)))
-        ctx.activation, ctx.layers = activation, layers
-        ctx.save_for_backward(*results, *weights)
-        return torch.baddbmm(biases[-1], results[-1], weights[-1])
+    def forward(ctx: Any, mlp: StackedMLP, inputs: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.traced = mlp.trace(inputs)
+        output: Tensor = ctx.traced.output
+        ctx.traced.output = inputs  # a node that held its own result would never be freed
+        ctx.mlp = mlp
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        results, weights = ctx.saved_tensors[: ctx.layers], ctx.saved_tensors[ctx.layers :]
-        weight_gradients: list[Tensor | None] = []
-        bias_gradients: list[Tensor | None] = []
-        for layer in range(ctx.layers - 1, -1, -1):
-            below = results[layer]
-            learns = ctx.needs_input_grad[2 + layer]  # a critic that only shows an actor the way does not
-            weight_gradients.insert(0, _inner_products(below, gradient) if learns else None)
-            bias_gradients.insert(0, gradient.sum(1, keepdim=True) if learns else None)
-            above, transposed = gradient, weights[layer].transpose(1, 2)
-            if layer:
-                gradient = torch.bmm(above, transposed, out=_buffers.take_like(below))
-                ctx.activation.backward(gradient, below)
-                _buffers.give(below)
-            elif ctx.needs_input_grad[1]:
-                gradient = torch.bmm(above, transposed)
-            if layer < ctx.layers - 1:
-                _buffers.give(above)
-        return None, gradient if ctx.needs_input_grad[1] else None, *weight_gradients, *bias_gradients
+        weights, biases, into = ctx.mlp.weights, ctx.mlp.biases, None
+        if ctx.needs_input_grad[2]:  # a critic that only shows an actor the way does not learn
+            found = [tuple(torch.empty_like(each) for each in parameters) for parameters in (weights, biases)]
+            into = StackedMLP(found[0], found[1], ctx.mlp.activation)
+        slope = ctx.traced.backward(gradient, into, slice(None) if ctx.needs_input_grad[1] else None)
+        ctx.traced = None
+        return None, slope, *(into.weights + into.biases if into else [None] * (len(weights) + len(biases)))
 
 
-def _inner_products(left: Tensor, right: Tensor) -> Tensor:
+def _inner_products(left: Tensor, right: Tensor, out: Tensor) -> None:
     """left^T right: [G, B, I], [G, B, O] -> [G, I, O]. The narrow side in front is up to three times faster."""
     if left.shape[2] <= right.shape[2]:
-        return torch.bmm(left.transpose(1, 2), right)
-    return torch.bmm(right.transpose(1, 2), left).transpose(1, 2)
+        torch.bmm(left.transpose(1, 2), right, out=out)
+    else:
+        torch.bmm(right.transpose(1, 2), left, out=out.transpose(1, 2))
 
 
 # After so many buffers taken, those that lay free all the while are released.
@@ -136,8 +184,8 @@ class _Buffers(threading.local):
         return torch.empty(example.shape, dtype=example.dtype, device=example.device)
 
     def give(self, buffer: Tensor) -> None:
-        """Nobody reads it any more."""
-        if buffer.device.type == "cpu":
+        """Nobody reads it any more. A part of one is not kept."""
+        if buffer.device.type == "cpu" and buffer.is_contiguous():
             self._free.setdefault((buffer.shape, buffer.dtype), []).append(buffer.detach())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_cnn import ImageShape, StackedCNN, cnn_shapes
 from podracer_core.networks.stacked_mlp import StackedMLP, mlp_shapes
-from podracer_core.networks.stacked_normalized import StackedNormalized, normalized_shapes
+from podracer_core.networks.stacked_normalized import (
+    StackedLayerNorm,
+    StackedNormalized,
+    layer_norm_shapes,
+    normalized_shapes,
+)
 from podracer_core.networks.stacked_parameters import StackedParameters, orthogonal, uniform_fan_in
 from podracer_core.networks.stacked_residual import ACTIVATIONS, StackedResidual, linear_of, residual_shapes
 from podracer_core.random_numbers import initialization_keys
@@ -23,7 +28,18 @@ from podracer_core.random_numbers import initialization_keys
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here
 
-Body = Literal["plain", "residual", "normalized"]
+Body = Literal["plain", "residual", "normalized", "layer_normalized"]
+Normalizing = StackedResidual | StackedNormalized | StackedLayerNorm
+_NORMALIZING: Mapping[str, Callable[[Sequence[int], str, dict[str, Tensor]], Normalizing]] = {
+    "residual": StackedResidual,
+    "normalized": StackedNormalized,
+    "layer_normalized": StackedLayerNorm,
+}
+_SHAPES: Mapping[str, Callable[[Sequence[int]], dict[str, tuple[int, ...]]]] = {
+    "residual": residual_shapes,
+    "normalized": normalized_shapes,
+    "layer_normalized": layer_norm_shapes,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +50,8 @@ class Architecture:
     image        what these are where they are an image's pixels
     action_size  numbers of an action that join what is seen (a critic's), 0 for none
     body         plain: linear layers and activations (`StackedMLP`); residual: a block for each of `hidden_sizes`
-                 (`StackedResidual`), normalized: batch normalization (`StackedNormalized`), both for observations that
-                 are no images
+                 (`StackedResidual`), normalized: batch normalization (`StackedNormalized`), layer_normalized:
+                 `StackedLayerNorm`; these are for observations that are no images
     """
 
     inputs: int
@@ -72,12 +88,15 @@ class Architecture:
         seen = self.inputs if self.image is None else self.image.features
         return (seen + self.action_size, *self.hidden_sizes, self.outputs)
 
+    @property
+    def is_mlp(self) -> bool:
+        """Whether there is nothing but linear layers and activations."""
+        return self.body == "plain" and self.image is None
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of one network's parameters."""
-        if self.body == "residual":
-            return residual_shapes(self.dense_sizes)
-        if self.body == "normalized":
-            return normalized_shapes(self.dense_sizes)
+        if self.body != "plain":
+            return _SHAPES[self.body](self.dense_sizes)
         convolutions = {} if self.image is None else cnn_shapes(self.image)
         return convolutions | mlp_shapes(self.dense_sizes)
 
@@ -92,14 +111,11 @@ class StackedNetwork:
 
     def __init__(self, architecture: Architecture, tensors: dict[str, Tensor]) -> None:
         self.architecture, self.tensors = architecture, tensors
-        self.normalized: StackedResidual | StackedNormalized | None = None
+        self.normalized: Normalizing | None = None
         self.convolutions: StackedCNN | None = None
         if architecture.body != "plain":
-            is_residual = architecture.body == "residual"
-            body: type[StackedResidual] | type[StackedNormalized] = (
-                StackedResidual if is_residual else StackedNormalized
-            )
-            self.normalized = body(architecture.dense_sizes, architecture.activation, tensors)
+            make = _NORMALIZING[architecture.body]
+            self.normalized = make(architecture.dense_sizes, architecture.activation, tensors)
             return
         layers = [f"layers.{layer}" for layer in range(len(architecture.dense_sizes) - 1)]
         self.dense = StackedMLP(

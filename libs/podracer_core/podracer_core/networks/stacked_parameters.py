@@ -52,10 +52,13 @@ class StackedParameters:
         for view in self._views.values():
             view.grad = None
 
-    def gather_gradient(self) -> None:
-        """Write what `backward()` has left with each of them into `gradient`; zero where it left nothing."""
+    def gather_gradient(self, *, add: bool = False) -> None:
+        """Write what `backward()` has left with each of them into `gradient`; zero where it left nothing. `add`: to
+        what is there already."""
         for name, view in self._views.items():
-            if view.grad is None:
+            if add:
+                self._gradients[name].add_(0.0 if view.grad is None else view.grad)
+            elif view.grad is None:
                 self._gradients[name].zero_()
             else:
                 self._gradients[name].copy_(view.grad)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _aten = torch.ops.aten
 
@@ -65,73 +64,78 @@ def is_wide(inputs: Tensor, weights: Sequence[Tensor]) -> bool:
     )
 
 
-def wide_forward(inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: Activation) -> Tensor:
-    """inputs [G, B, in] -> [G, B, out]."""
-    return torch.stack([_layers(inputs[g], weights, biases, activation, g)[-1] for g in range(inputs.shape[0])])
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of one network, as views that follow every change: weights [in, out], the same transposed, biases [out].
+
+    Or where a backward pass writes their gradients.
+    """
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
 
 
-class WideMLP(torch.autograd.Function):
-    """All G networks as one node of the graph; the same as `StackedMLP`'s, network by network."""
-
-    @staticmethod
-    def forward(ctx: Any, activation: Activation, inputs: Tensor, *parameters: Tensor) -> Tensor:
-        layers = len(parameters) // 2
-        weights, biases = parameters[:layers], parameters[layers:]
-        ctx.results = [_layers(inputs[g], weights, biases, activation, g) for g in range(inputs.shape[0])]
-        ctx.activation, ctx.weights = activation, weights
-        return torch.stack([results.pop() for results in ctx.results])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        weights, layers = ctx.weights, len(ctx.weights)
-        learns, needs_input = ctx.needs_input_grad[2], ctx.needs_input_grad[1]
-        weight_gradients = [torch.empty_like(weight) if learns else None for weight in weights]
-        bias_gradients = [
-            weight.new_empty(weight.shape[0], 1, weight.shape[2]) if learns else None for weight in weights
+def single_layers(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[list[Layer]]:
+    """The layers of each network of weights [G, in, out] and biases [G, 1, out]."""
+    return [
+        [
+            Layer(weight.detach()[g], weight.detach()[g].t(), bias.detach()[g, 0])
+            for weight, bias in zip(weights, biases, strict=True)
         ]
-        input_gradients = []
-        for g, results in enumerate(ctx.results):
-            above = gradient[g]
-            for layer in range(layers - 1, -1, -1):
-                below = results[layer]
-                weight_gradient, bias_gradient = weight_gradients[layer], bias_gradients[layer]
-                if weight_gradient is not None and bias_gradient is not None:
-                    weight_gradient[g] = _product(below.t(), above)
-                    torch.sum(above, 0, out=bias_gradient[g, 0])
-                if layer or needs_input:
-                    above = _product(above, weights[layer][g].t())
-                if layer:
-                    above = ctx.activation.backward(above, below)
-            input_gradients.append(above)
-        ctx.results = None
-        return None, torch.stack(input_gradients) if needs_input else None, *weight_gradients, *bias_gradients
+        for g in range(weights[0].shape[0])
+    ]
 
 
-def _layers(
-    inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: Activation, g: int
-) -> list[Tensor]:
-    """What goes into each layer of network g, and what comes out of the last."""
+def wide_forward(inputs: Tensor, networks: Sequence[Sequence[Layer]], activation: Activation) -> list[list[Tensor]]:
+    """inputs [G, B, in] -> of each network what goes into each layer and, last, what comes out, [B, _] each."""
+    return [_results(rows, layers, activation) for rows, layers in zip(inputs.unbind(), networks, strict=True)]
+
+
+def wide_backward(
+    activation: Activation,
+    results: Sequence[Sequence[Tensor]],
+    networks: Sequence[Sequence[Layer]],
+    slope: Tensor,
+    into: Sequence[Sequence[Layer]] | None,
+    columns: slice | None,
+) -> Tensor | None:
+    """`results`: of each network what goes into each layer. The rest is as of `MLPPass.backward`."""
+    input_slopes = []
+    for g, (above, below, layers) in enumerate(zip(slope.unbind(), results, networks, strict=True)):
+        for number in range(len(layers) - 1, -1, -1):
+            if into is not None:
+                _product(below[number].t(), above, out=into[g][number].weight)
+                torch.sum(above, 0, out=into[g][number].bias)
+            if number:
+                above = activation.backward(_product(above, layers[number].transposed), below[number])
+            elif columns is not None:
+                input_slopes.append(_product(above, layers[0].transposed[:, columns]))
+    return torch.stack(input_slopes) if columns is not None else None
+
+
+def _results(inputs: Tensor, layers: Sequence[Layer], activation: Activation) -> list[Tensor]:
+    """What goes into each layer of a network, and what comes out of the last."""
     results = [inputs]
-    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        results.append(_activated(results[-1], weight[g], bias[g, 0], activation))
-    return [*results, torch.addmm(biases[-1][g, 0], results[-1], weights[-1][g])]
+    for layer in layers[:-1]:
+        results.append(_activated(results[-1], layer, activation))
+    return [*results, torch.addmm(layers[-1].bias, results[-1], layers[-1].weight)]
 
 
-def _activated(inputs: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
-    if min(weight.shape) < _LEAST_WIDTH:
-        return activation.forward(torch.addmm(bias, inputs, weight))
+def _activated(inputs: Tensor, layer: Layer, activation: Activation) -> Tensor:
+    if min(layer.weight.shape) < _LEAST_WIDTH:
+        return activation.forward(torch.addmm(layer.bias, inputs, layer.weight))
     fused = activation.name == _FUSED
-    hidden: Tensor = _linear(inputs, weight.t(), bias, _FUSED if fused else "none", [], "")
+    hidden: Tensor = _linear(inputs, layer.transposed, layer.bias, _FUSED if fused else "none", [], "")
     return hidden if fused else activation.forward(hidden)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
+def _product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """left [B, I] @ right [I, O]."""
     if min(*left.shape, right.shape[1]) < _LEAST_WIDTH:
-        return torch.mm(left, right)
+        return torch.mm(left, right, out=out)
     product: Tensor = _linear(left, right.t(), None, "none", [], "")
-    return product
+    return product if out is None else out.copy_(product)
 
 
 def _is_available() -> bool:

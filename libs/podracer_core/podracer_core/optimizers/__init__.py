@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -28,6 +29,12 @@ class StackedAdam:
         self.second_moment = torch.zeros_like(parameters)
         self.step_count = torch.zeros(parameters.shape[0], dtype=torch.float64, device=parameters.device)
 
+    @functools.cached_property
+    def _rows(self) -> list[list[list[Tensor]]]:
+        """What a member's step reads and changes, as views."""
+        every = (self.parameters, self.gradient, self.first_moment, self.second_moment)
+        return [[[tensor[member]] for tensor in every] for member in range(len(self.step_count))]
+
     @torch.no_grad()
     def step(self, learning_rate: Tensor, active: Tensor) -> None:
         """One update. learning_rate [M], active [M] bool."""
@@ -51,15 +58,18 @@ class StackedAdam:
 
     def _step_fused(self, learning_rate: Tensor, active: Tensor) -> None:
         """The same, member by member in one pass over the memory: what large networks on a CPU wait for."""
-        for member in active.nonzero().flatten().tolist():
-            count = self.step_count[member].float()  # exact up to 2^24 steps, which no agent takes
+        counts = (self.step_count + 1.0).float()  # exact up to 2^24 steps, which no agent takes
+        for member, is_active in enumerate(active.tolist()):
+            if not is_active:
+                continue
+            parameters, gradient, first_moment, second_moment = self._rows[member]
             torch._fused_adam_(
-                [self.parameters[member]],
-                [self.gradient[member]],
-                [self.first_moment[member]],
-                [self.second_moment[member]],
+                parameters,
+                gradient,
+                first_moment,
+                second_moment,
                 [],
-                [count.add_(1)],
+                [counts[member]],
                 lr=learning_rate[member],
                 beta1=self.beta1,
                 beta2=BETA2,
@@ -68,7 +78,7 @@ class StackedAdam:
                 amsgrad=False,
                 maximize=False,
             )
-            self.step_count[member] += 1
+        self.step_count += active
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's moments [P] and step count []."""
