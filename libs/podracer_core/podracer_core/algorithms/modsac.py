@@ -34,13 +34,14 @@ class ModSAC(SAC):
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
-        critic_loss, target = self.learn_critic(batch, next_noise)
+        actors = self.act(batch)
+        critic_loss, target = self.learn_critic(batch, next_noise, actors)
         self._running_loss.lerp_(_relative(critic_loss, target, batch.weight), self.hyperparameters["reliability_rate"])
         reliability = (-self._running_loss.square()).exp()
         self._critic_steps += 1
         due = self._actor_steps < self._critic_steps / (2 - reliability)
         self._actor_steps += due
-        actor_loss, value, entropy = self.learn_actor(batch, noise, reliability, due)
+        actor_loss, value, entropy = self.learn_actor(batch, noise, actors, reliability, due)
         self.follow(self.critic)
         return critic_loss, actor_loss, value, entropy, self.temperature.value, reliability
 

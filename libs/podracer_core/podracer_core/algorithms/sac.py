@@ -68,17 +68,24 @@ class SAC(OffPolicy):
 
     def learn(self, batch: Batch) -> Sequence[Tensor]:
         noise, next_noise = self.noise(2, batch.reward.shape[1], self.head.action_size).unbind(1)
-        critic_loss, _ = self.learn_critic(batch, next_noise)
-        actor_loss, value, entropy = self.learn_actor(batch, noise)
+        actors = self.act(batch)
+        critic_loss, _ = self.learn_critic(batch, next_noise, actors)
+        actor_loss, value, entropy = self.learn_actor(batch, noise, actors)
         self.follow(self.critic)
         return critic_loss, actor_loss, value, entropy, self.temperature.value
 
-    def learn_critic(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, batch: Batch) -> EnsemblePass:
+        """The actor's outputs for s, to learn from, and for s', the `rest`: one pass for a whole gradient step."""
+        both = torch.cat([batch.observation, batch.next_observation], 1)
+        return EnsemblePass(self.policy.network, both, rows=batch.reward.shape[1])
+
+    def learn_critic(self, batch: Batch, noise: Tensor, actors: EnsemblePass | None = None) -> tuple[Tensor, Tensor]:
         """Equations 5 and 6: towards r + γ (min_i Q̄_i(s', a') - α log π(a' | s')), a' ~ π(s').
 
-        Returns the loss [M] and the targets [M, B].
+        `actors`: what `act` gave, where it did. Returns the loss [M] and the targets [M, B].
         """
-        next_action, log_prob = self.head.sample_with_log_prob(self.policy.frozen(batch.next_observation), noise)
+        output = self.policy.frozen(batch.next_observation) if actors is None else actors.rest.squeeze(1)
+        next_action, log_prob = self.head.sample_with_log_prob(output, noise)
         critics, following = self.values_of(batch, next_action)
         next_value = self.pessimistic(following)
         target = batch.reward + batch.discount * (next_value - self.temperature.value.unsqueeze(1) * log_prob)
@@ -93,19 +100,26 @@ class SAC(OffPolicy):
         return EnsemblePass(self.critic.network, batch.observation, batch.action), following
 
     def learn_actor(
-        self, batch: Batch, noise: Tensor, scale: Tensor | float = 1.0, mask: Tensor | None = None
+        self,
+        batch: Batch,
+        noise: Tensor,
+        actors: EnsemblePass | None = None,
+        scale: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Equation 9: down α log π(a | s) - Q(s, a), a ~ π(s) by the reparametrization trick; then the temperature.
 
-        The loss is multiplied by `scale`; only members in `mask` bool [M] move. Returns loss, value, entropy, [M] each.
+        `actors`: what `act` gave, where it did. The loss is multiplied by `scale` [M]; only members in `mask` bool [M]
+        move. Returns loss, value, entropy, [M] each.
         """
         alpha, further = self.temperature.value.unsqueeze(1), self.h_term_loss()
-        actors = EnsemblePass(self.policy.network, batch.observation, by_batch=True)
+        if actors is None:
+            actors = EnsemblePass(self.policy.network, batch.observation, by_batch=True)
         output = actors.output.squeeze(1)
         action, log_prob = self.head.sample_with_log_prob(output, noise)
         critics = EnsemblePass(self.critic.frozen, batch.observation, action)
         value, share = self.optimistic(critics.output.squeeze(-1))
-        weight = scale * batch.weight if isinstance(scale, float) else scale.unsqueeze(1) * batch.weight
+        weight = batch.weight if scale is None else scale.unsqueeze(1) * batch.weight
         action_slope = critics.action_slope(-(weight.unsqueeze(1) * share).unsqueeze(-1))
         slope = self.head.sample_slope(output, noise, action, action_slope, alpha * weight)
         self.minimize(self.policy, actors, slope.unsqueeze(1), self.actor_rate, mask, further)

@@ -63,15 +63,13 @@ class StackedMLP:
         if is_wide(inputs, self.weights):
             wide = wide_forward(inputs, self.single, activation)
             output = torch.stack([results.pop() for results in wide])
-            if rows is not None:
-                wide = [[each[:rows] for each in results] for results in wide]
-            return MLPPass(output, self, (), wide)
+            return MLPPass(output, self, (), [[each[:rows] for each in results] for results in wide])
         results = [inputs]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = _buffers.take(bias, inputs.shape[1])
+            hidden = _buffers.take(inputs, bias.shape[2])
             results.append(activation.forward(torch.baddbmm(bias, results[-1], weight, out=hidden)))
         output = torch.baddbmm(self.biases[-1], results[-1], self.weights[-1])
-        return MLPPass(output, self, results if rows is None else [each[:, :rows] for each in results], ())
+        return MLPPass(output, self, results, (), rows)
 
 
 @dataclass(slots=True)
@@ -88,6 +86,7 @@ class MLPPass:
     _mlp: StackedMLP
     _results: Sequence[Tensor]  # what goes into each layer, [G, B, _]
     _wide: Sequence[Sequence[Tensor]]  # or the same network by network, [B, _]
+    _rows: int | None = None  # those that gradients are taken of
 
     @torch.no_grad()
     def backward(self, slope: Tensor, into: StackedMLP | None = None, columns: slice | None = None) -> Tensor | None:
@@ -103,14 +102,15 @@ class MLPPass:
             )
         last = len(results) - 1
         for layer in range(last, -1, -1):
-            below, above, weight = results[layer], slope, mlp.weights[layer]
+            below, above, weight = results[layer][:, : self._rows], slope, mlp.weights[layer]
             if into is not None:
                 _inner_products(below, above, into.weights[layer])
                 torch.sum(above, 1, keepdim=True, out=into.biases[layer])
             if layer:
-                slope = torch.bmm(above, weight.transpose(1, 2), out=_buffers.take_like(below))
+                slope = _buffers.take(above, weight.shape[1])
+                torch.bmm(above, weight.transpose(1, 2), out=slope)
                 activation.backward(slope, below)
-                _buffers.give(below)
+                _buffers.give(results[layer])
             elif columns is not None:
                 slope = torch.bmm(above, weight[:, columns].transpose(1, 2))
             if layer < last:
@@ -168,25 +168,22 @@ class _Buffers(threading.local):
         self._unused: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # that lay free at the last release
         self._taken = 0
 
-    def take(self, bias: Tensor, rows: int) -> Tensor:
-        """[G, rows, out] for a layer with `bias` [G, 1, out]; what it holds is undefined."""
-        return self.take_like(bias.detach().expand(-1, rows, -1))
-
-    def take_like(self, example: Tensor) -> Tensor:
-        """Of the same shape."""
-        if example.device.type == "cpu":
+    def take(self, rows: Tensor, width: int) -> Tensor:
+        """[G, B, width] for `rows` [G, B, _], of the same type; what it holds is undefined."""
+        shape = torch.Size((*rows.shape[:2], width))
+        if rows.device.type == "cpu":
             self._taken += 1
             if self._taken % _LIFETIME == 0:
                 self._unused, self._free = self._free, {}
             for pool in (self._free, self._unused):
-                if free := pool.get((example.shape, example.dtype)):
+                if free := pool.get((shape, rows.dtype)):
                     return free.pop()
-        return torch.empty(example.shape, dtype=example.dtype, device=example.device)
+        return torch.empty(shape, dtype=rows.dtype, device=rows.device)
 
     def give(self, buffer: Tensor) -> None:
-        """Nobody reads it any more. A part of one is not kept."""
-        if buffer.device.type == "cpu" and buffer.is_contiguous():
-            self._free.setdefault((buffer.shape, buffer.dtype), []).append(buffer.detach())
+        """Nobody reads it any more."""
+        if buffer.device.type == "cpu":
+            self._free.setdefault((buffer.shape, buffer.dtype), []).append(buffer)
 
 
 _buffers = _Buffers()
