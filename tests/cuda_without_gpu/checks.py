@@ -205,14 +205,14 @@ def test_a_planted_mistake_is_found_in_evaluation(
 def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: dict[tuple[int, torch.Size], list[Tensor]] = {}
 
-    def take_like(self: object, example: Tensor) -> Tensor:
-        free = pools.get((threading.get_ident(), example.shape))
-        return free.pop() if free else torch.empty_like(example)
+    def take(self: object, rows: Tensor, width: int) -> Tensor:
+        free = pools.get((threading.get_ident(), torch.Size((*rows.shape[:2], width))))
+        return free.pop() if free else rows.new_empty((*rows.shape[:2], width))
 
     def give(self: object, buffer: Tensor) -> None:
         pools.setdefault((threading.get_ident(), buffer.shape), []).append(buffer.detach())
 
-    monkeypatch.setattr(stacked_mlp._Buffers, "take_like", take_like)
+    monkeypatch.setattr(stacked_mlp._Buffers, "take", take)
     monkeypatch.setattr(stacked_mlp._Buffers, "give", give)
     planted("tensors alive", AssertionError)
     assert threading.get_ident() not in {thread for thread, _ in pools}  # backward has a thread of its own
