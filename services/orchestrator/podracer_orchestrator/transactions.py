@@ -23,6 +23,8 @@ ENSEMBLE = "ensemble"
 """A job waits to hear which candidates make its ensemble."""
 POOL = "pool"
 """Another number of pods may be wanted."""
+GENERATION = "generation"
+"""A continuous job, or one that it has made, has begun or ended."""
 
 _TOPICS = "podracer_topics"
 

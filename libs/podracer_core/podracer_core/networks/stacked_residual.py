@@ -8,9 +8,11 @@ outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.stacked_parameters import orthogonal
@@ -65,18 +67,20 @@ class BatchNorm:
         self._seen: tuple[Tensor, Tensor] | None = None  # mean and variance [G, 1, in] of the last rows
 
     def __call__(self, rows: Tensor, *, by_batch: bool) -> Tensor:
-        variance, mean = self.variance, self.mean
-        if by_batch:
-            variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
-            self._seen = mean.detach(), variance.detach() * (rows.shape[1] / max(1, rows.shape[1] - 1))
-        normal = (rows - mean) * (variance + self._epsilon).rsqrt()
-        if by_batch and self._steps is not None:
+        if not by_batch:
+            factor = self.scale * (self.variance + self._epsilon).rsqrt()
+            return torch.addcmul(self.shift - self.mean * factor, rows, factor)
+        if self._steps is None:
+            normal, mean, variance = _normalized(rows, self.scale, self.shift, self._epsilon)
+        else:
+            normal, mean, variance = _normalized(rows, None, None, self._epsilon)
             root = (self.variance + self._epsilon).rsqrt()
-            ratio = (variance.detach() + self._epsilon).sqrt() * root
-            ratio = ratio.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
-            offset = ((mean.detach() - self.mean) * root).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
+            ratio = ((variance + self._epsilon).sqrt() * root).clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
+            offset = ((mean - self.mean) * root).clamp(-_LARGEST_OFFSET, _LARGEST_OFFSET)
             normal = torch.where(self._steps < _WARM_UP, normal, normal * ratio + offset)
-        return normal * self.scale + self.shift
+            normal = normal * self.scale + self.shift
+        self._seen = mean, variance * (rows.shape[1] / max(1, rows.shape[1] - 1))
+        return normal
 
     def follow(self, wanted: Tensor) -> None:
         """The running statistics of the networks `wanted` [G, 1, 1] move towards those of the last rows."""
@@ -93,6 +97,66 @@ class BatchNorm:
         return factor.detach(), (self.shift[group, 0] - self.mean[group, 0] * factor).detach()
 
 
+def _normalized(
+    rows: Tensor, scale: Tensor | None, shift: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """rows [G, B, C] by their own mean and variance over B, then scaled and shifted, [G, 1, C] each; and these two,
+    biased and without a gradient, [G, 1, C]."""
+    if rows.device.type == "cpu":
+        normal, mean, inverse = _Normalized.apply(rows, scale, shift, epsilon)  # type: ignore[no-untyped-call]
+        return normal, mean, (inverse.square().reciprocal() - epsilon).clamp_(min=0.0)
+    variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+    normal = (rows - mean) * (variance + epsilon).rsqrt()
+    if scale is not None and shift is not None:
+        normal = normal * scale + shift
+    return normal, mean.detach(), variance.detach()
+
+
+class _Normalized(torch.autograd.Function):
+    """`_normalized` on a CPU: network by network in torch's own kernels, in place of some twenty passes through memory;
+    returns the inverse of the deviation in place of the variance."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, scale: Tensor | None, shift: Tensor | None, epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        normal = torch.empty_like(rows)
+        mean, inverse = (rows.new_empty(rows.shape[0], 1, rows.shape[2]) for _ in range(2))
+        for g, each in enumerate(rows):
+            weight, bias = (None if tensor is None else tensor[g, 0] for tensor in (scale, shift))
+            out = normal[g], mean[g, 0], inverse[g, 0]
+            torch.native_batch_norm(each, weight, bias, None, None, True, 0.0, epsilon, out=out)
+        ctx.save_for_backward(rows, scale, mean, inverse)
+        ctx.epsilon = epsilon
+        ctx.mark_non_differentiable(mean, inverse)
+        return normal, mean, inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows, scale, mean, inverse = ctx.saved_tensors
+        learns = ctx.needs_input_grad[1]
+        parts = [
+            torch.ops.aten.native_batch_norm_backward(
+                each,
+                rows[g],
+                None if scale is None else scale[g, 0],
+                None,
+                None,
+                mean[g, 0],
+                inverse[g, 0],
+                True,
+                ctx.epsilon,
+                [True, learns, learns],
+            )
+            for g, each in enumerate(slope.contiguous())
+        ]
+        found = (
+            [torch.stack(each) for each in zip(*parts, strict=True)] if learns else [torch.stack([p[0] for p in parts])]
+        )
+        return found[0], *([each.unsqueeze(1) for each in found[1:]] if learns else [None, None]), None
+
+
 class StackedResidual:
     """Over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
 
@@ -102,6 +166,9 @@ class StackedResidual:
     def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
         self._activate: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]()
+        self._activate_ = (
+            torch.relu_ if activation == "relu" else self._activate
+        )  # in place, where nothing else reads it
         self._layers = [name.removesuffix(".weight") for name in residual_shapes(sizes) if name.endswith(".weight")]
         self._norms = {name: BatchNorm(tensors, f"{name}.norm") for name in self._layers[:-1]}
 
@@ -123,7 +190,7 @@ class StackedResidual:
 
     def _normalized(self, layer: str, inputs: Tensor, *, by_batch: bool) -> Tensor:
         rows = torch.bmm(inputs, self._tensors[f"{layer}.weight"])
-        return self._activate(self._norms[layer](rows, by_batch=by_batch))
+        return self._activate_(self._norms[layer](rows, by_batch=by_batch))
 
     def _blocks(self) -> Iterator[tuple[str, str]]:
         inner = self._layers[1:-1]

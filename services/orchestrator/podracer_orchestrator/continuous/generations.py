@@ -39,7 +39,7 @@ from podracer_orchestrator.stored_messages import (
     spec_of,
 )
 from podracer_orchestrator.tables import ContinuationRow, Decision, JobRow
-from podracer_orchestrator.transactions import POOL, ChangeFeed, Transactions, job_topic, touch
+from podracer_orchestrator.transactions import GENERATION, ChangeFeed, Transactions, job_topic, touch
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ class GenerationTask:
     async def run(self) -> None:
         """Advance all jobs whenever one may have ended, and now and then."""
         while True:
-            version = self._changes.version(POOL)
+            version = self._changes.version(GENERATION)
             await self.advance_all()
-            await self._changes.wait(POOL, version, INTERVAL_S)
+            await self._changes.wait(GENERATION, version, INTERVAL_S)
 
     async def advance_all(self) -> None:
         """Take every step that can be taken now; one job's trouble does not hold up another."""

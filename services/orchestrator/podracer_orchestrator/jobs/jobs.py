@@ -21,7 +21,7 @@ from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.stored_messages import encode
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
-from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
+from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic, touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
     if new.description is not None:
         describe(session, job, new.description)
-    touch(session, POOL, WORK)
+    touch(session, POOL, WORK, *_generation_topics(job))
     return job
 
 
@@ -180,7 +180,7 @@ def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> boo
     job.revision += 1
     if what is JobSignal.LEASED and job.start_time is None:
         job.start_time = now
-    touch(session, POOL, WORK, job_topic(job.uid))
+    touch(session, POOL, WORK, job_topic(job.uid), *_generation_topics(job))
     return True
 
 
@@ -222,6 +222,10 @@ def _end(session: Session, job: JobRow, kind: str, message: str, now: datetime) 
     job.end_time = now
     drop_waiting(session, job, now)
     events.record(session, job, kind, message, now=now)
+
+
+def _generation_topics(job: JobRow) -> Collection[str]:
+    return (GENERATION,) if job.is_continuous or job.parent_uid is not None else ()
 
 
 def _find(session: Session, project: str, job_id: str) -> JobRow | None:
