@@ -40,6 +40,8 @@ class WorkKind(StrEnum):
     """A candidate that claims the target or the first place is evaluated again (`challenges`)."""
     ENSEMBLE = "ENSEMBLE"
     """The best candidates act together, at the end of a job (`ensembles`)."""
+    FINAL = "FINAL"
+    """A finalist, or the chosen one of them, at the end of a job (`finals`)."""
     RETRAIN = "RETRAIN"
     """The best candidate once more, at the end of a job (`retraining`)."""
     CONTEST = "CONTEST"

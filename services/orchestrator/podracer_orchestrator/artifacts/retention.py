@@ -37,11 +37,10 @@ from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import Transactions
-from podracer_orchestrator.works import checkpoints
+from podracer_orchestrator.works import checkpoints, evaluation_works
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +201,7 @@ class RetentionTask:
         for agent in await self._board.agents(board):
             if agent.HasField("best_evaluation"):
                 best = agent.best_evaluation
-                scores.append((objective.score(plan, best), best.checkpoint.prefix))
+                scores.append((evaluation_works.score(plan, best), best.checkpoint.prefix))
             if agent.state == leaderboard_pb2.AGENT_STATE_RETIRED:
                 continue
             living.add(agent.name)

@@ -1,5 +1,5 @@
 """What the leaderboard is asked: for a job's next cohort, once for each work whatever fails in between, and for the
-candidates of its ensemble."""
+candidates of its ensemble and its final."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Remainder
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.outcomes import ensembles
+from podracer_orchestrator.outcomes import ensembles, finals
 from podracer_orchestrator.stored_messages import as_problem
-from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
 from podracer_orchestrator.works import works
 from podracer_orchestrator.works.works import Change
@@ -155,7 +155,7 @@ def _rounds(job: JobRow) -> Rounds:
 
 
 class EnsembleMaker:
-    """The task that fills the works of ensembles."""
+    """The task that fills the works of ensembles and finals."""
 
     def __init__(
         self,
@@ -216,7 +216,8 @@ class EnsembleMaker:
         if board is None:
             ensembles.give_up(change, why)
         else:
-            ensembles.choose(change, board.candidates)
+            choose = finals.choose if work.kind == WorkKind.FINAL else ensembles.choose
+            choose(change, board.candidates)
 
 
 def _awaiting(session: Session) -> dict[str, str]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.outcomes import claims, ending
-from podracer_orchestrator.outcomes.objective import consider, score
+from podracer_orchestrator.outcomes.objective import consider
 from podracer_orchestrator.stored_messages import order_of
 from podracer_orchestrator.tables import LeaseRow, WorkKind
 from podracer_orchestrator.works import evaluation_works, works
 
 
-class ChallengeWork(evaluation_works.EvaluationWork):
+class ChallengeWork(evaluation_works.TimedEvaluationWork):
     """The evaluation of a claim."""
 
     kind = WorkKind.CHALLENGE
@@ -34,12 +33,6 @@ class ChallengeWork(evaluation_works.EvaluationWork):
         change.record("CHALLENGE_STARTED", message, subject=policy.agent, claimed=work.claimed_score)
         cost_s = 0.0 if plan_of(job).budget.cost_s is None else work.expected_cost_s
         return Grant(RoundLimits(), reserved_cost_s=cost_s)
-
-    def encode(self, change: works.Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """Within what is left of the job's time."""
-        super().encode(change, lease, message)
-        left_s = min(evaluation_works.TIMEOUT_S, evaluation_works.late_left_s(change.job, lease.active_time_s))
-        message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
 
     def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """The leaderboard's news, and what becomes of the claim and of those that wait."""
@@ -58,7 +51,7 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     if work.claims_target:
         value, bar = claims.corrected_score(job, evaluation, number), plan.target_return
     else:
-        value, bar = score(plan, evaluation), job.best_score if job.best_is_confirmed else None
+        value, bar = evaluation_works.score(plan, evaluation), job.best_score if job.best_is_confirmed else None
     is_passed = evaluation_works.is_finite(evaluation) and (
         bar is None or (value >= bar if work.claims_target else value > bar)
     )

@@ -19,6 +19,7 @@ from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works.evaluation_works import score
 
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (
@@ -26,11 +27,6 @@ _JUDGING = (
     agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
     agent_pb2.EVALUATION_PURPOSE_PROGRESS,  # a look that stands for a candidate: there was no time for more
 )
-
-
-def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
-    """The statistic that the objective holds against its target."""
-    return evaluation.mean if plan.target_is_mean else evaluation.lower_bound
 
 
 def is_full(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> bool:

@@ -12,12 +12,13 @@ from podracer_orchestrator.continuous.contests import ContestWork
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes.ensembles import EnsembleWork
+from podracer_orchestrator.outcomes.finals import FinalWork
 from podracer_orchestrator.outcomes.retraining import RetrainWork
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, MemberRow, WorkRow, WorkState
 from podracer_orchestrator.works.works import Stage
 
-STAGES: tuple[Stage, ...] = (EnsembleWork(), RetrainWork(), ContestWork())
+STAGES: tuple[Stage, ...] = (FinalWork(), EnsembleWork(), RetrainWork(), ContestWork())
 _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 

@@ -13,7 +13,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_orchestrator.jobs.job_files import environment_of
-from podracer_orchestrator.jobs.plan import plan_of
+from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
 from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow, WorkState
 from podracer_orchestrator.works.works import Change, Work
@@ -46,6 +46,16 @@ class EvaluationWork(Work):
     def is_overdue(self, grant_time: datetime, now: datetime) -> bool:
         """Where its pod has not kept the limit."""
         return now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
+
+
+class TimedEvaluationWork(EvaluationWork):
+    """One that must not make the job end late."""
+
+    def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+        """Within what is left of the job's time."""
+        super().encode(change, lease, message)
+        left_s = min(TIMEOUT_S, late_left_s(change.job, lease.active_time_s))
+        message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
 
 
 def fill(
@@ -109,6 +119,11 @@ def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
     ]
     if problems:
         raise InvalidInput(f"evaluation {evaluation.evaluation_id!r}: {'; '.join(problems)}", reason="WRONG_RESULT")
+
+
+def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
+    """The statistic that the objective holds against its target."""
+    return evaluation.mean if plan.target_is_mean else evaluation.lower_bound
 
 
 def describe(evaluation: agent_pb2.Evaluation) -> str:
