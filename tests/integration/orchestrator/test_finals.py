@@ -29,7 +29,10 @@ async def run_out(site, learner, episode_ms, on_board=3):
         site.board.candidates.append(candidate)
     del site.board.candidates[on_board:]
     await learner.complete(train=result)
-    await learner.confirm(30.0)
+    await learner.ask()
+    challenge = learner.evaluate_result(score=30.0)
+    challenge.evaluation.duration.FromMilliseconds(32 * episode_ms)
+    await learner.complete(evaluate=challenge)
     return [member.candidate.agent for member in result.members]
 
 
@@ -37,9 +40,11 @@ async def run_out(site, learner, episode_ms, on_board=3):
 async def test_fresh_episodes_choose_among_the_three_best_and_further_ones_are_reported(site, fails):
     job, learner = await site.create(evolution=THREE, objective=STEPS), site.learner()
     agents, seeds = await run_out(site, learner, episode_ms=1), set()
-    for agent, score in zip(agents, (20.0, 50.0, 40.0), strict=True):
+    scores = dict(zip(agents, (20.0, 50.0, 40.0), strict=True))
+    for _ in agents:
         work = (await learner.ask()).evaluate
-        assert (work.policies[0].agent, work.purpose, len(work.seeds)) == (agent, REQUESTED, 32)
+        agent, score = work.policies[0].agent, scores[work.policies[0].agent]
+        assert (work.purpose, len(work.seeds)) == (REQUESTED, 32)
         seeds |= set(work.seeds)
         if fails and agent == agents[1]:
             await learner.complete(problem={"reason": "DATA_CORRUPTED", "message": "a hash is wrong"})
