@@ -64,7 +64,7 @@ def test_a_cohort_gives_what_its_agents_give_alone(
     together = cohort.update(rollout)
     for m in range(3):
         metrics = alone[m].update(member_rollout(rollout, m))
-        torch.testing.assert_close(weights(alone[m], 0), weights(cohort, m), rtol=1e-5, atol=_rounding(kind))
+        assert_same(weights(alone[m], 0), weights(cohort, m), kind)
         assert metrics.keys() == together.keys()
         for metric, value in metrics.items():
             torch.testing.assert_close(value[0], together[metric][m], rtol=1e-3, atol=1e-5)
@@ -80,12 +80,15 @@ def test_the_order_and_the_company_of_members_do_not_matter(
     trio.update(rollout)
     pair.update(member_rollout(rollout, 2, 0))
     for mine, theirs in ((0, 2), (1, 0)):
-        torch.testing.assert_close(weights(pair, mine), weights(trio, theirs), rtol=1e-5, atol=_rounding(kind))
+        assert_same(weights(pair, mine), weights(trio, theirs), kind)
 
 
-def _rounding(kind: str) -> float:
-    """Adam turns the rounding of a gradient of nearly zero into a step; of 150,000 weights a few show it."""
-    return 3e-5 if kind == "image" else 1e-6
+def assert_same(mine: torch.Tensor, theirs: torch.Tensor, kind: str) -> None:
+    """Equal but for rounding. Adam turns that of a gradient of nearly zero into a step: of the 150,000 weights of an
+    image's network one in a hundred may show it, by a part of the step size."""
+    differs = ~torch.isclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert differs.float().mean() <= (1e-2 if kind == "image" else 0.0)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=3e-5)
 
 
 @EVERY

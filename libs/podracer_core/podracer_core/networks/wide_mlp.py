@@ -3,7 +3,7 @@
 `torch.bmm` in float32 goes to MKL, which on some processors uses half of what they can do: a product of three times 256
 took 330 µs there and 157 µs in oneDNN, on an AMD EPYC with AVX-512 (torch 2.13, one thread). A call takes one matrix,
 so this is a loop over networks, each of which is long enough (over 30 µs) not to notice. `torch.nn.functional.linear`
-would not do: it goes to MKL too. Without AVX-512 MKL is the faster one (365 and 490 µs on such an EPYC), and this is
+would not do: it goes to MKL too. Without AVX-512 MKL is the faster one (360 and 388 µs on such an EPYC), and this is
 left alone.
 """
 
