@@ -71,14 +71,14 @@ def test_a_worker_that_stays_away_ends_the_lease_in_bounded_time(lab: Any, train
 
 @pytest.mark.thorough
 def test_training_goes_on_without_an_evaluator_and_waits_for_it_at_the_end(lab: Any, train_work: MakeWork) -> None:
+    """A round of limited steps: one of limited seconds would give up half its length after its end."""
+    steps = 16 * 8 * 500
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work(seconds=4), term_s=5.0)
+    granted = lab.orchestrator.offer(train=train_work(steps=steps), term_s=2.0)
     wait_until(lambda: progress(granted) > 0)
     lab.kill("evaluator")
     lab.processes["evaluator"].wait(60)
-    before = progress(granted)
-    wait_until(lambda: progress(granted) > before)
-    time.sleep(4)
+    wait_until(lambda: progress(granted) == steps)
     assert not granted.over.is_set(), "candidates cannot be judged yet"
     restart(lab, "evaluator", "evaluator")
     assert granted.over.wait(60)
@@ -99,7 +99,7 @@ def test_an_evaluator_that_stays_away_ends_the_lease_with_everything_committed(l
 @pytest.mark.thorough
 def test_an_evaluator_that_is_killed_while_it_judges_is_asked_again(lab: Any, train_work: MakeWork) -> None:
     lab.start_split()
-    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", seconds=5, episodes=200), term_s=5.0)
+    granted = lab.orchestrator.offer(train=train_work("Pendulum-v1", steps=16 * 8 * 500, episodes=200), term_s=5.0)
     for sessions in (1, 2):
         wait_until(lambda sessions=sessions: lab.log("learner").count("policies go to the evaluator") == sessions)
         lab.kill("evaluator")

@@ -163,6 +163,7 @@ class TrainRun:
             self._commit_winner(session.confirmed)
         elif selection is not None:
             selection.admit_from(self._held.renewal.admission_score)
+        self._reports.report()  # all steps are done; the evaluations may take a while
         outcomes = session.conclude(timeout_s=self._patience.evaluator_s, told_to_end=self._told_to_end)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
