@@ -97,20 +97,18 @@ def test_a_pod_waits_for_the_store_before_it_leases(lab: Any, s3: S3Server, trai
 def test_training_goes_on_while_the_store_is_away_and_everything_arrives(
     s3_lab: Any, s3: S3Server, train_work: MakeWork, fault: str
 ) -> None:
-    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=25)), term_s=5.0)
+    granted = s3_lab.orchestrator.offer(train=often(train_work(seconds=300)), term_s=5.0)
     wait_until(lambda: len(granted.commits) >= 2)
     s3.stop() if fault == "killed" else s3.freeze()
     time.sleep(1.0)
-    commits, before = len(granted.commits), steps(granted)
-    speeds = []
-    for _ in range(4):
-        time.sleep(2.0)
-        speeds.append(steps(granted) - before)
-        before += speeds[-1]
-    assert min(speeds) > 0, "training has stopped"
+    commits = len(granted.commits)
+    for _ in range(4):  # training goes on
+        before = steps(granted)
+        wait_until(lambda before=before: steps(granted) > before)
     assert len(granted.commits) <= commits + 1, "what is not in the store was committed"
     s3.start() if fault == "killed" else s3.thaw()
     wait_until(lambda: len(granted.commits) >= commits + 3)
+    granted.action = pod_service_pb2.LEASE_ACTION_FINISH
     assert granted.over.wait(60)
     assert granted.completed is not None
     assert committed_are_there(granted, store_of(s3_lab, s3)) >= 10
