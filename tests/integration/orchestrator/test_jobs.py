@@ -310,13 +310,15 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
             messages.append(news)  # noqa: PERF401 - the test looks at it meanwhile
 
     watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.2)
-    await learner.renew(steps=77)
-    await asyncio.sleep(0.7)
-    assert messages[-1].job.progress.live_env_steps == 154
+    async with asyncio.timeout(30):
+        while not messages:
+            await asyncio.sleep(0.01)
+        await learner.renew(steps=77)
+        while messages[-1].job.progress.live_env_steps != 154:
+            await asyncio.sleep(0.05)
     assert [pod.state for pod in messages[-1].pods] == [job_pb2.POD_STATE_WORKING]
     await site.stop()
-    await asyncio.wait_for(watching, 3)
+    await asyncio.wait_for(watching, 30)
     assert messages[-1].draining
 
 

@@ -48,7 +48,7 @@ def test_the_first_signal_asks_and_the_second_ends() -> None:
         stop = lifetime.stop_event_on_signals()
         assert not stop.is_set()
         signal.raise_signal(signal.SIGTERM)
-        assert stop.wait(1.0)
+        assert stop.wait(30.0)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         for number, handler in before.items():

@@ -104,7 +104,7 @@ class TestStreamCall:
             call.receive(0.05)
         assert call.poll() is None
         self.fake(call).responses.put("x")
-        assert call.wait(1.0)
+        assert call.wait(30.0)
         assert call.poll() == "<x>"
 
     def test_the_streams_error_comes_again_and_again(self, call: StreamCall[str, str]) -> None:
@@ -128,7 +128,7 @@ class TestStreamCall:
         self.fake(call).responses.put("x")
         with pytest.raises(InvalidInput, match="nonsense"):
             call.receive(1.0)
-        assert self.fake(call).cancelled.wait(1.0)
+        assert self.fake(call).cancelled.wait(30.0)
 
     def test_a_mistake_in_decoding_reaches_who_waits(self) -> None:
         def fail(_: Any) -> str:
@@ -139,7 +139,7 @@ class TestStreamCall:
         with pytest.raises(OSError, match="no such file") as raised:
             call.receive(5.0)
         assert "in fail\n" in raised.value.__notes__[0], "where it was raised"
-        assert self.fake(call).cancelled.wait(1.0)
+        assert self.fake(call).cancelled.wait(30.0)
 
     def test_closing_ends_requests_and_responses(self, call: StreamCall[str, str]) -> None:
         call.close()
