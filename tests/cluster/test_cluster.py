@@ -522,7 +522,7 @@ BAD_DEPLOYMENTS = {
     "a Role that may not create Jobs": (
         ("Role", "podracer-orchestrator"),
         {"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch", "delete"]},
-        ("POD_FORBIDDEN", "we may not create jobs"),
+        ("POD_FORBIDDEN", "not permitted to create jobs"),
     ),
 }
 

@@ -36,7 +36,7 @@ def require_writable(path: Path) -> None:
     except OSError as error:  # too long a name
         raise InvalidInput(f"cannot write {path}: {error.strerror}", path=path) from error
     if not fits:
-        raise InvalidInput(f"cannot write {path}: expected a file in a folder that is there", path=path)
+        raise InvalidInput(f"cannot write {path}: expected a file in an existing folder", path=path)
 
 
 def write_whole(path: Path, content: bytes) -> None:

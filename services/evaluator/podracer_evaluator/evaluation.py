@@ -60,7 +60,7 @@ class PolicyEvaluation:
         """One result an agent, and the seconds that it took. Raises InvalidInput for agents or tensors of others."""
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
-            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'nobody was named'}")
+            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'no agent was named'}")
         if len(agents) * len(seeds) > _MAX_ENVIRONMENTS:
             message = f"{len(agents)} agents and {len(seeds)} episodes need more than {_MAX_ENVIRONMENTS} environments"
             raise InvalidInput(message, field="seeds")

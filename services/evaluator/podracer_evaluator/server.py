@@ -193,7 +193,9 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
 
         def check() -> None:
             if self._stop.is_set() or not context.is_active():
-                raise Unavailable("the evaluation was given up: the evaluator is stopping, or the client has gone")
+                raise Unavailable(
+                    "the evaluation was cancelled: the evaluator is stopping, or the client has disconnected"
+                )
 
         return check
 

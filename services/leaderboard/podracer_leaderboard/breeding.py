@@ -101,7 +101,7 @@ class Breeding:
             return rebuilt
         if stagnates and donor is not None:
             again = replace(
-                vacancy, reason=f"{vacancy.reason}; nobody gets better, {donor.algorithm} again from nothing"
+                vacancy, reason=f"{vacancy.reason}; no line improves, {donor.algorithm} restarts from scratch"
             )
             return self.fresh(again, donor.algorithm)
         return self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))

@@ -91,8 +91,8 @@ def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProbl
     thread.join(DEADLINE_S)
     if thread.is_alive():
         _late[generator] = thread
-        return _problem(competition, f"has not answered within {DEADLINE_S:g} s")
-    return answers[0] if answers else _problem(competition, "has ended without an answer")
+        return _problem(competition, f"gave no answer within {DEADLINE_S:g} s")
+    return answers[0] if answers else _problem(competition, "ended without an answer")
 
 
 def _ask(
@@ -106,9 +106,9 @@ def _ask(
     try:
         check_cohort(cohort, competition, population, request)
     except InvalidInput as error:
-        return _problem(competition, f"proposed what cannot be: {error.message:.500}")
+        return _problem(competition, f"gave an invalid proposal: {error.message:.500}")
     except Exception as error:  # noqa: BLE001 - nor may what it returned be of any use
-        return _problem(competition, f"proposed what cannot be read: {_said(error)}", error)
+        return _problem(competition, f"gave an unreadable proposal: {_said(error)}", error)
     return cohort
 
 
@@ -138,7 +138,7 @@ def check_cohort(cohort: Cohort, competition: Competition, population: Populatio
     if not isinstance(cohort.finished, bool):
         raise InvalidInput(f"finished is {cohort.finished!r:.100}, expected a bool")
     if not cohort.members and not cohort.finished and _is_standstill(competition, population, request):
-        raise InvalidInput("it has no members, though nobody trains and somebody could: the job would wait for ever")
+        raise InvalidInput("it has no members, although no agent trains and some could: the job would wait forever")
     known = _Known(_by_name(population.waiting), _by_name(population.donors))
     _check_created(cohort, competition, population, known)
     _check_members(cohort, known, request)

@@ -82,7 +82,7 @@ class LeaseLoop:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
                 received_at, used_before = time.monotonic(), processor_seconds()
                 if lease.WhichOneof("work") == "exit":
-                    logger.info("not needed any more: %s", lease.exit.reason)
+                    logger.info("the orchestrator ends this pod: %s", lease.exit.reason)
                     return
                 self._status.working(lease)
                 with work_span(lease):
@@ -163,7 +163,9 @@ class LeaseLoop:
                 evaluated = evaluate_for(held, self._config, self._peers, files)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
-                raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")
+                raise PreconditionFailed(
+                    f"this learner does not support the work {work or 'unset'}", reason="UNSUPPORTED_WORK"
+                )
 
     def _train(self, held: HeldLease, files: UserFiles, stop: threading.Event) -> bool:
         """Whether the work was completed."""
@@ -193,7 +195,7 @@ class LeaseLoop:
         with closing(setup), self._peers.learner(work.lead_address) as channel:
             try:
                 follow(held, setup, channel, self._status, check, self._config.peer_patience)
-            finally:  # who goes on with these agents, also where their lead was lost, has use for what they have seen
+            finally:  # keep the replay for a later round with these agents, even if the lead was lost
                 if not stop.is_set():
                     self._replays.keep_followed(setup.algorithm, list(work.train.cohort.members))
 
@@ -214,4 +216,4 @@ class LeaseLoop:
         try:
             held.control.complete(pod_service_pb2.CompleteWorkRequest(problem=problem))
         except PodracerError as second:
-            logger.warning("%s could not be ended: %s", held.lease.name, second.message)
+            logger.warning("cannot complete %s: %s", held.lease.name, second.message)

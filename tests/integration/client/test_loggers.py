@@ -240,7 +240,7 @@ def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> Non
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     (tmp_path / "grid-0").mkdir()
     (tmp_path / "grid-0" / "podracer-log.json").write_text('{"job": "other", "position": 1, "sizes": {}}')
-    with pytest.raises(InvalidInput, match="of another job"):
+    with pytest.raises(InvalidInput, match="to another job"):
         open_logger(f"tensorboard:{tmp_path}", job.message)
 
 

@@ -160,7 +160,7 @@ class TestBringFiles:
             raise NotFound("no server is known")
 
         with pytest.raises(
-            NotFound, match=r"needs projects/default/artifacts/x, which is not in .* no server is known"
+            NotFound, match=r"needs projects/default/artifacts/x, which is neither in .* no server is known"
         ):
             bring_files(evaluator, checkpoint, connect)
 

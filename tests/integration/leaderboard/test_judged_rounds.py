@@ -116,8 +116,8 @@ async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driv
 
 
 async def explorers(driver: Any) -> int:
-    """How many agents have begun from nothing because nobody got better."""
-    return sum("nobody gets better" in each.reason for each in await driver.agents())
+    """How many agents have begun from scratch because no line improved."""
+    return sum("no line improves" in each.reason for each in await driver.agents())
 
 
 async def test_where_nobody_gets_better_new_agents_begin_from_nothing_again(driver: Any) -> None:

@@ -132,7 +132,7 @@ async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: 
         (["import", "all.csv", "--adjust", "maybe"], "expected auto or none"),
         (["import", "all.csv", "--daily-limit", "10"], "expected a fraction between 0 and 1"),
         (["import", "all.csv", "--columns", "price=close"], "--columns has 'price=close'"),
-        (["import", "all.csv", "-o", "nowhere/x.parquet"], "expected a file in a folder that is there"),
+        (["import", "all.csv", "-o", "nowhere/x.parquet"], "expected a file in an existing folder"),
         (["show", "other"], "there is no data set other"),
         (["delete", "other"], "there is no data set other"),
         (["download", "prices", "-o", "all.csv"], "is there already"),
@@ -153,5 +153,5 @@ async def test_an_artifact_that_is_no_data_set_is_told(site: Any, tmp_path: Path
     )
     await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=header)]))
     code, _, told = await data(site, "show", "page")
-    assert (code, "page is no data set, but a REPORT" in told) == (2, True)
+    assert (code, "page is an artifact of kind REPORT" in told) == (2, True)
     assert await fine(site, "list") == "no data sets\n"

@@ -123,7 +123,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
-    wait_until(lambda: "an object waits" in s3_lab.log("learner"))
+    wait_until(lambda: "waiting to store an object" in s3_lab.log("learner"))
     time.sleep(2.0)
     assert not granted.over.is_set()
     s3.start()

@@ -137,7 +137,7 @@ def test_who_may_not_call(server: RpcServer, world: Any, token: str | None, erro
 
 
 def test_methods_missing_from_table_and_server(stub: Any, world: Any) -> None:
-    with pytest.raises(PermissionRefused, match="is for nobody"):
+    with pytest.raises(PermissionRefused, match="is for no role"):
         stub.forgotten(b"hello")
     with pytest.raises(PodracerError) as caught:
         stub.missing(b"hello")

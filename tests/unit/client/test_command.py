@@ -129,7 +129,7 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("serve", "missing"), "there is no checkpoint missing"),
         (("serve", "p=."), "no manifest.json"),
         (("serve", ".", "."), "policy is there twice; give each its own NAME="),
-        (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: takes the best candidates of one job"),
+        (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: expects exactly one job"),
         (("serve", "j@champion"), "no server runs"),
         (("serve", ".", "--listen", "0.0.0.0:7710"), "loopback"),
         (("up", "--dir", LONG, *ANYWHERE), "cannot write the state folder"),

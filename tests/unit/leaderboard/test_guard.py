@@ -121,7 +121,7 @@ NONSENSE: dict[str, tuple[Any, str]] = {
         created(child(hyperparameters=OTHER_NETWORK, shape=shape_of("ppo", OTHER_NETWORK))),
         "is not of the network of its parent",
     ),
-    "something else entirely": (Cohort((), 7), "proposed what cannot be read: TypeError"),  # type: ignore[arg-type]
+    "something else entirely": (Cohort((), 7), "gave an unreadable proposal: TypeError"),  # type: ignore[arg-type]
 }
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_is_not_carried_out(case: str) -> None:
     answer, problem = asked(lambda: cohort)
     assert problem is not None
     assert expected in problem.message
-    assert problem.message.startswith("generator theirs proposed what cannot be")
+    assert problem.message.startswith("generator theirs gave an invalid proposal")
     assert problem.message.endswith("; Tournament proposes in its place")
     assert answer == of_the_tournament()
 
@@ -244,7 +244,7 @@ def test_nobody_may_be_proposed_only_where_that_will_change() -> None:
     competition = Competition(RULES, WIDE, Tournament, Tournament, LowerBoundUpdater(RULES))
     asleep, empty = make_population(EIGHT), make_population([])
     for population in (asleep, empty):
-        with pytest.raises(InvalidInput, match="the job would wait for ever"):
+        with pytest.raises(InvalidInput, match="the job would wait forever"):
             guard.check_cohort(Cohort(), competition, population, REQUEST)
         guard.check_cohort(Cohort(finished=True), competition, population, REQUEST)
         guard.check_cohort(Cohort(), competition, population, CohortRequest(4, algorithms=frozenset({"sac"})))

@@ -298,7 +298,7 @@ def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorith
     fresh = [each for each in created if each.action is Action.FRESH]
     assert 0.35 < len(fresh) / len(created) < 0.65
     assert {each.algorithm for each in fresh} == {"ppo"}
-    assert all(each.parents == () and "nobody gets better" in each.reason for each in fresh)
+    assert all(each.parents == () and "no line improves" in each.reason for each in fresh)
     assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)
 
 

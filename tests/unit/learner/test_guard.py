@@ -43,7 +43,7 @@ def test_the_term_counts_from_when_the_renewal_was_sent(guard: LeaseGuard, clock
     clock.now = 108.9  # 10 s, less a margin of 1 s
     guard.check()
     clock.now = 109.1
-    with pytest.raises(Fenced, match="term passed"):
+    with pytest.raises(Fenced, match="term ended"):
         guard.check()
 
 

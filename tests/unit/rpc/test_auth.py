@@ -31,7 +31,7 @@ def test_roles(authorizer: Authorizer) -> None:
 
 
 def test_method_missing_from_the_table_is_for_nobody(authorizer: Authorizer) -> None:
-    with pytest.raises(PermissionRefused, match="is for nobody"):
+    with pytest.raises(PermissionRefused, match="is for no role"):
         authorizer.authorize("/podracer.T/Forgotten", bearer("pod-token"))
 
 

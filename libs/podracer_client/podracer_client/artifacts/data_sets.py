@@ -52,13 +52,14 @@ def data_sets(servers: Servers) -> Iterator[Artifact]:
 
 
 def describe_data_set(servers: Servers, name: str) -> Artifact:
-    """Raises NotFound, InvalidInput for an artifact that is no data set."""
+    """Raises NotFound, and InvalidInput for an artifact that is not a data set."""
     try:
         artifact = servers.describe(_resource(name))
     except NotFound as error:
-        raise NotFound(f"there is no data set {name}; `podracer data list` names those there are") from error
+        raise NotFound(f"there is no data set {name}; `podracer data list` shows all data sets") from error
     if artifact.kind != _KIND:
-        raise InvalidInput(f"{name} is no data set, but a {artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]}")
+        kind = artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]
+        raise InvalidInput(f"{name} is an artifact of kind {kind}, expected a data set")
     return artifact
 
 
@@ -75,7 +76,7 @@ def download_data_set(servers: Servers, name: str) -> Iterator[tuple[Artifact, P
 def fetch_data_set(servers: Servers, name: str, target: Path) -> Artifact:
     """Write the data set to the new file `target`. Raises AlreadyExists, InvalidInput where it cannot be written."""
     if target.exists():
-        raise AlreadyExists(f"{target} is there already; choose another file", path=target)
+        raise AlreadyExists(f"{target} already exists; choose another file", path=target)
     with download_data_set(servers, name) as (artifact, file):
         try:
             shutil.copyfile(file, target)

@@ -124,7 +124,7 @@ class Foreground(ABC, Generic[News]):
         return False
 
     def _guarded_work(self) -> None:
-        ended = _Ended(PodracerError("following the jobs failed in a way that nobody foresaw; the traceback is above"))
+        ended = _Ended(PodracerError("an unexpected error ended the display of the jobs; its traceback is above"))
         try:
             self._work()
             ended = _Ended(None)

@@ -32,7 +32,9 @@ class MlflowLogger:
         experiment = self._call("get_experiment_by_name", name)
         tags = experiment.tags if experiment else {_JOB: job.uid}
         if tags.get(_JOB) != job.uid:
-            raise InvalidInput(f"the MLflow experiment {name} is of another job of that name; rename it")
+            raise InvalidInput(
+                f"the MLflow experiment {name} belongs to another job of that name; rename the experiment"
+            )
         self.position = int(tags.get(_POSITION, 0))
         self._experiment = (
             experiment.experiment_id if experiment else self._call("create_experiment", name, tags={_JOB: job.uid})

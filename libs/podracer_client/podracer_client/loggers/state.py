@@ -28,7 +28,7 @@ class LogState:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"cannot read {path}: {error}", path=path) from error
         if uid != job.uid:
-            raise InvalidInput(f"{path} is of another job of the name {job.name}; choose another place", path=path)
+            raise InvalidInput(f"{path} belongs to another job named {job.name}; choose another destination", path=path)
 
     def write(self, position: int) -> None:
         """Whole or not at all."""

@@ -64,7 +64,7 @@ def with_arguments(environment: EnvironmentSpec, arguments: Mapping[str, Any]) -
     """`environment` with these arguments in place of its own. Raises InvalidInput for one of its data sets."""
     for name in arguments:
         if name in environment.data:
-            raise InvalidInput(f"--set {name}: that is a data set, which came with the job; it cannot be another one")
+            raise InvalidInput(f"--set {name}: is a data set of the job and cannot be changed")
     return replace(environment, kwargs={**environment.kwargs, **arguments})
 
 
@@ -92,8 +92,8 @@ def _download(file: StoredFile, target: Path, connect: Connect) -> Path:
             client.download(_name_of(client, name, file.sha256), target)
     except PodracerError as error:
         raise NotFound(
-            f"the environment that this policy was trained in needs {name}, which is not in the object store that the "
-            f"checkpoint lies in; from a server: {error.message}",
+            f"the policy's environment needs {name}, which is neither in the checkpoint's object store nor on the "
+            f"server: {error.message}",
             reason="ENVIRONMENT_FILES_NOT_FOUND",
         ) from error
     return target / file.key.rpartition("/")[2]

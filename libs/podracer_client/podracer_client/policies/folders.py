@@ -44,7 +44,7 @@ def policy_folders(
     Raises NotFound and InvalidInput for what is not there, or not there so often.
     """
     if ensemble and len(names) != 1:
-        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+        raise refused("--ensemble", "expects exactly one job, whose best candidates it takes")
     with ExitStack() as held:
         shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held)
         if ensemble:
@@ -140,7 +140,7 @@ class _Shelf:
             return here.absolute()
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
-            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is known to ask"
+            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is set"
             raise NotFound(message, reason="NO_CHECKPOINT")
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
         target = Path(folder) / "checkpoint"

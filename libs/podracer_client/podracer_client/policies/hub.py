@@ -101,7 +101,7 @@ def require_harmless(policy: Path, author: str, instead: str) -> None:
     local = [name for name, file in environment.data.items() if isinstance(file, str)]
     if environment.entry_point or environment.code_path or ":" in environment.id or local:
         raise InvalidInput(
-            f"its environment {environment.name} would run code, or read files, that {author} names; where you "
-            f"trust it, {instead}",
+            f"its environment {environment.name} would run code or read files that {author} chose; if you trust it, "
+            f"{instead}",
             reason="UNTRUSTED_ENVIRONMENT",
         )

@@ -101,7 +101,7 @@ def _entries(
 ) -> list[str]:
     """PODRACER_POLICIES; what had to be fetched is removed with `stack`."""
     if ensemble and (len(wanted) != 1 or wanted[0].alias):
-        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+        raise refused("--ensemble", "expects exactly one job, whose best candidates it takes")
     entries = []
     for one in wanted:
         if one.alias:

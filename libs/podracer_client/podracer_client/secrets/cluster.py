@@ -66,8 +66,8 @@ class ClusterSecrets:
         roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
         if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
             _warn_once(
-                f"there are certificates, and no Secret {_AUTHORITY} with the authority that has signed them (tls.crt, "
-                "tls.key): none is made and none is renewed, as those of another authority would be refused"
+                f"certificates exist, but the Secret {_AUTHORITY} of the authority that signed them (tls.crt, tls.key) "
+                "does not: restore it; until then no certificate is made or renewed"
             )
         elif roles:
             found = self._ensure(_AUTHORITY, _make_authority, _TLS)
@@ -83,10 +83,10 @@ class ClusterSecrets:
         name = f"podracer-tls-{role}"
         found = self._ensure(name, make, _TLS)
         if found.get("ca.crt", b"").strip() != authority.certificate.strip():
-            _warn_once(f"the Secret {name} is of another authority than {_AUTHORITY}: it stays as it is")
+            _warn_once(f"the certificate in the Secret {name} was not signed by {_AUTHORITY}: it is left unchanged")
         elif renew or _is_to_end(name, found.get("tls.crt", b"")):
             self._api.patch("secrets", name, {"data": _encoded(make())})
-            logger.info("the certificate in the Secret %s is renewed for %d days", name, self._days)
+            logger.info("renewed the certificate in the Secret %s for %d days", name, self._days)
 
     def _ensure(self, name: str, make: Callable[[], Data], kind: str = "Opaque") -> Data:
         """What is in a Secret, which is made where it is missing; empty where it is left out."""
@@ -98,9 +98,9 @@ class ClusterSecrets:
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": _encoded(make())}
         try:
             self._api.create("secrets", body)
-            logger.info("the Secret %s is made", name)
+            logger.info("created the Secret %s", name)
         except AlreadyExists:
-            logger.info("the Secret %s was made by something else meanwhile", name)
+            logger.info("the Secret %s exists already: another process created it", name)
         return self._get(name)
 
     def _get(self, name: str) -> Data:
@@ -131,7 +131,7 @@ def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) ->
         except PodracerError as error:
             if once and not isinstance(error, Unavailable):
                 raise
-            logger.warning("the Secrets cannot be looked after, it is tried again: %s", error.message)
+            logger.warning("cannot check the Secrets, retrying: %s", error.message)
             stop.wait(next(waits))
             continue
         if once:

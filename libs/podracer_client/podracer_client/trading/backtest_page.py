@@ -217,9 +217,9 @@ def _statement(found: Backtest) -> Iterator[Markup]:
     )
     yield element(
         "p",
-        "Not simulated: slippage and the trace that orders leave in prices; limits up and down, at which nobody sells "
-        "or buys; lots; dividends beyond what adjusted prices hold; interest on cash; taxes; stocks that came to or "
-        "left the exchange but are not in the table.",
+        "Not simulated: slippage and market impact; daily price limits, at which no trade is possible; lots; dividends "
+        "beyond what adjusted prices hold; interest on cash; taxes; stocks that were listed or delisted and are not in "
+        "the table.",
     )
 
 

@@ -155,7 +155,9 @@ def _walk_forward(folders: Sequence[Path], environments: Sequence[EnvironmentSpe
     dates = {"evaluation_start": _text(record.times[0]), "evaluation_end": _text(record.times[-1])}
     whole = play(folders[-1:], replace(environments[-1], kwargs={**environments[-1].kwargs, **dates}), True)
     if not np.array_equal(whole.policy.record.times, record.times):
-        raise InvalidInput("the policies were trained with tables of other days; --data gives all of them the same")
+        raise InvalidInput(
+            "the policies were trained on tables with different days; give one table for all with --data"
+        )
     return Backtest(whole.header, (Account(POLICY, record), *whole.accounts[1:]), tuple(windows))
 
 
@@ -164,11 +166,11 @@ def _selection_ends(environments: Sequence[EnvironmentSpec]) -> list[str]:
     ends = [str(each.kwargs.get("validation_end") or each.kwargs.get("train_end") or "") for each in environments]
     for number, (before, end) in enumerate(itertools.pairwise(ends), 2):
         if not end:
-            raise InvalidInput(f"policy {number} does not say by date when its validation ended: validation_end does")
+            raise InvalidInput(f"policy {number} has no date for the end of its validation: train with validation_end")
         if end <= before:
             raise InvalidInput(
-                f"policy {number} was selected by {end}, the one before it by {before}: a walk forward needs them in "
-                "the order of time"
+                f"policy {number} was selected by {end}, the one before it by {before}: list the policies earliest "
+                "first"
             )
     return ends
 
@@ -185,8 +187,8 @@ def _trained_table(trained: EnvironmentSpec, evaluator: Evaluator) -> StoredFile
         return file
     path = Path(str(file or trained.kwargs.get(_TABLE, "")))
     if not path.is_file():
-        problem = f"{path}, with which the policy was trained, is not here to tell when training ended"
-        raise NotFound(f"--data: {problem}; --set train_end=DATE would", reason="TRAINED_TABLE_NOT_FOUND")
+        problem = f"the policy's training table {path} is missing, so the end of training is unknown"
+        raise NotFound(f"--data: {problem}; give --set train_end=DATE", reason="TRAINED_TABLE_NOT_FOUND")
     return PriceFile.of(path).put(evaluator)
 
 

@@ -64,7 +64,7 @@ class Access:
         if refusal is None and request.url.path == "/api/session" and request.method == "POST":
             refusal = await self._enter(request)
         elif refusal is None and not self._is_known(request) and request.url.path not in _BEFORE_ENTRY:
-            refusal = _refuse(401, "open the URL that the command has printed, or give its key")
+            refusal = _refuse(401, "open the URL that the command printed, or enter its key")
             if request.url.path == "/":
                 refusal = await self._entrance(request)
         await (refusal or self._app)(scope, receive, send_with_headers)
@@ -73,17 +73,17 @@ class Access:
         """For a name that is not ours, and for an act that another page may have sent."""
         host = request.headers.get("host", "")
         if host not in self._hosts:
-            return _refuse(421, "this page has another name; give further ones with --host")
+            return _refuse(421, "the page does not accept this host name; add it with --host")
         is_link = (
             request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
         )  # in a notebook, a chat
         if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link:
-            return _refuse(403, "another site has asked for this")
+            return _refuse(403, "refused: the request comes from another site")
         if request.method in ("GET", "HEAD"):
             return None
         origin = request.headers.get("origin", "")
         if origin not in (f"http://{host}", f"https://{host}") or ACT_HEADER not in request.headers:
-            return _refuse(403, "acts come from the page itself")
+            return _refuse(403, "refused: only the page itself may send actions")
         return None
 
     def _is_known(self, request: Request) -> bool:
@@ -98,7 +98,7 @@ class Access:
         """The cookie for the key."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key().encode()):
-            return _refuse(401, "this is not the key of this page")
+            return _refuse(401, "wrong key for this page")
         response = Response(status_code=204)
         is_https = request.headers["origin"].startswith("https:")
         response.set_cookie(self._cookie, self._session(), httponly=True, samesite="strict", secure=is_https)

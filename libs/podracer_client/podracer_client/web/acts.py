@@ -34,7 +34,7 @@ def _refuse_files(spec: JobSpec) -> None:
         field = "data"
     else:
         return
-    message = "names files on a disk; such a job is submitted by `podracer submit`"
+    message = "names local files; submit such a job with `podracer submit`"
     raise InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)], reason="LOCAL_FILES")
 
 

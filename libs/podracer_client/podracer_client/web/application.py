@@ -54,7 +54,7 @@ class _Followed:
 
 
 class Page:
-    """The feeds that somebody looks at, and the acts."""
+    """The feeds of connected clients, and the acts."""
 
     def __init__(self, upstream: Upstream, videos: Videos) -> None:
         self._upstream = upstream
@@ -65,7 +65,7 @@ class Page:
         """Server-sent events: the news of `?job=`, or of all jobs."""
         name = request.query_params.get("job", "")
         if sum(each.clients for each in self._followed.values()) >= MAX_STREAMS:
-            raise Exhausted(f"{MAX_STREAMS} clients look at this page already")
+            raise Exhausted(f"{MAX_STREAMS} clients are connected to this page, which is the limit")
         news = self._news(job_name(name) if name else "")
         return StreamingResponse(news, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 

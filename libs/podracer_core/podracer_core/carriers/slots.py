@@ -141,7 +141,7 @@ class SlotWriter:
         if not self._complained:
             self._complained = True
             logger.warning(
-                "none of %d staging slots came back within %.1f s: tensors cross inline until one does",
+                "none of %d staging slots was returned within %.1f s: sending tensors inline until one is",
                 self._staging.layout.slot_count,
                 self._wait_s,
             )

@@ -98,7 +98,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
     Raises InvalidInput for one whose code or data are local files: these have to be uploaded first.
     """
     if spec.code_path:
-        raise InvalidInput(f"the code of {spec.name} is a folder here; it has to be uploaded first")
+        raise InvalidInput(f"the code of {spec.name} is a local folder; upload it first")
     message = environment_pb2.EnvironmentSpec(
         id=spec.id,
         entry_point=spec.entry_point,
@@ -127,7 +127,7 @@ def files_to_messages(files: Mapping[str, str | StoredFile]) -> dict[str, tensor
     """Data sets by name. Raises InvalidInput for one that is a local file: it has to be uploaded first."""
     local = [name for name, file in files.items() if isinstance(file, str)]
     if local:
-        raise InvalidInput(f"the data set {local[0]} is a file here; it has to be uploaded first")
+        raise InvalidInput(f"the data set {local[0]} is a local file; upload it first")
     return {name: file_to_message(file) for name, file in files.items() if isinstance(file, StoredFile)}
 
 

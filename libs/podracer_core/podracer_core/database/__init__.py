@@ -231,7 +231,7 @@ def _run(connection: Connection, folder: Path, current: str | None) -> None:
         revisions = list(scripts.iterate_revisions("head", current or "base"))
     except RevisionError as error:
         raise InvalidInput(
-            f"the database is at revision {current}, which this version does not know: use the version that wrote it",
+            f"this version does not support the database revision {current}: use the version that wrote it",
             reason="DATABASE_TOO_NEW",
             revision=current,
         ) from error

@@ -68,7 +68,7 @@ class Tenure:
                 raise
             number = None
         if number is None:
-            raise Unavailable("another process is the active one of the database", reason=NOT_ACTIVE)
+            raise Unavailable("another process is active for this database", reason=NOT_ACTIVE)
         self.number = number
 
     def extend(self, session: Session | Connection) -> None:
@@ -101,7 +101,7 @@ class Tenure:
     def _execute(self, session: Session | Connection, statement: str) -> None:
         values = {"purpose": self.purpose, "number": self.number, "term_s": self.term_s}
         if session.execute(text(statement), values).scalar() is None:
-            logger.critical("another process has taken over the database; this one ends")
+            logger.critical("another process has taken over the database; exiting")
             os.kill(os.getpid(), signal.SIGTERM)
             raise Unavailable("another process has taken over the database", reason=NOT_ACTIVE)
 

@@ -47,7 +47,7 @@ def make_vec_environment(
     arguments = limit | spec.arguments
     if batched.deterministic_evaluation:
         if "evaluation" in arguments:
-            message = f"{spec.name} is told by Podracer whether it is for training or for evaluation"
+            message = f"Podracer sets this argument of {spec.name}; leave it out"
             raise InvalidInput(message, field="environment.kwargs.evaluation")
         arguments["evaluation"] = evaluation
     try:

@@ -162,7 +162,7 @@ class Result:
         and InvalidInput where nothing draws the environment."""
         source = self._found_source()
         if source.batched is not None:
-            raise InvalidInput(f"nothing draws {source.spec.name}: it is batched")
+            raise InvalidInput(f"{source.spec.name} cannot be filmed: it is batched")
         return record_video(source.spec, self.policy.act, path, seed=seed, make=source.make)
 
     def plot(self) -> Any:

@@ -93,7 +93,7 @@ class Retrain:
         check.positive(self.env_steps, MAX_COUNT, "retrain.env_steps")
         _check_arguments(check, environment, data, self.kwargs, "retrain.kwargs")
         contest_is_apart = continuous is None or not self.kwargs or bool(continuous.contest)
-        message = "is needed beside retrain.kwargs: a challenger would meet the champion where it has been trained"
+        message = "is required with retrain.kwargs: else the contest plays in the environment that retraining used"
         check.that(contest_is_apart, "continuous.contest", message)
 
 

@@ -82,7 +82,7 @@ def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
         problems.append(FieldViolation("name", message))
     labels = _labels(document)
     problems += [
-        FieldViolation(f"labels.{label}", "is given by the matrix; expected another label")
+        FieldViolation(f"labels.{label}", "is set by the matrix; choose another label")
         for label in (EXPERIMENT_LABEL, *map(axis_label, paths))
         if label in labels
     ]

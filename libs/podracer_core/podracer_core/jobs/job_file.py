@@ -48,7 +48,7 @@ def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> Job
 
 def _one_job(document: Document, folder: Path) -> JobSpec:
     if isinstance(document.root.value, Mapping) and MATRIX in document.root.value:
-        message = "makes several jobs, one is expected here; `podracer submit` and `podracer run` take them"
+        message = "makes several jobs, expected one; use `podracer submit` or `podracer run`"
         raise document.refuse([FieldViolation(MATRIX, message)])
     return build_job(document, folder)
 

@@ -84,7 +84,7 @@ def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combinati
         for axis, index in zip(axes, chosen, strict=True):
             placed = _placed(root, axis.keys, axis.values[index])
             if placed is None:
-                message = "has no place: what is above it in the file is a value; write that as a section"
+                message = "does not fit: the key above it in the file holds a value, expected a section"
                 line = axis.values[index].line
                 raise document.refuse([LocatedViolation(f"{MATRIX}.{axis.path}", message, document.source, line)])
             root = placed
@@ -101,7 +101,7 @@ def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
         return f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
     inside = [other for other in others if other != path and keys[: len(_keys(other))] == _keys(other)]
     if inside:
-        return f"is a part of the axis {inside[0]}: one of them is too much"
+        return f"is part of the axis {inside[0]}: keep one of the two"
     if not isinstance(node.value, tuple) or not node.value:
         return "expected a list of at least one value, such as [0, 1, 2]"
     plain = [item.plain() for item in node.value]

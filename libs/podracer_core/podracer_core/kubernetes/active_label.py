@@ -33,7 +33,7 @@ async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]
             await asyncio.to_thread(move_label, api, pod)
             await asyncio.sleep(EVERY_S)
         except PodracerError as error:
-            logger.warning("the Service may not lead here, it is tried again: %s", error.message)
+            logger.warning("cannot point the Service at this pod, retrying: %s", error.message)
             await asyncio.sleep(RETRY_S)
 
 

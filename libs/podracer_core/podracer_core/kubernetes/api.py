@@ -222,9 +222,9 @@ def _refusal(what: str, code: int, status: Item) -> PodracerError:
     if code == 403 and "exceeded quota" in said:
         return Exhausted(said, reason="QUOTA_EXCEEDED")
     if code == 401:
-        return PermissionRefused(f"{what}: the API server does not know our token: {said}")
+        return PermissionRefused(f"{what}: the API server rejects this token: {said}")
     if code == 403 and (_LACKS_A_VERB.search(said) or not status):
-        return PermissionRefused(f"we may not {what}: {said}")
+        return PermissionRefused(f"not permitted to {what}: {said}")
     if code in (400, 403, 405, 413, 415, 422) or "failed calling webhook" in said:
         return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
     return Unavailable(message)
@@ -237,4 +237,4 @@ def _mapped_failures(what: str) -> Iterator[None]:
     except (HTTPError, OSError) as error:
         raise Unavailable(f"{what}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unavailable(f"{what}: the answer is no object of the API: {error!r}") from error
+        raise Unavailable(f"{what}: the answer is not an API object: {error!r}") from error

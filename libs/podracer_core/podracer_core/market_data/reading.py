@@ -160,7 +160,7 @@ def _missing(path: str, missing: list[str], names: Mapping[str, str], found: lis
             meant[name] = free[likely[0]]
     if meant:
         pairs = ", ".join(f"{name}: {column}" for name, column in meant.items())
-        message += f". Say what is what with columns: {{{pairs}}}"
+        message += f". Map the columns: columns: {{{pairs}}}"
     return refusal("columns", message)
 
 

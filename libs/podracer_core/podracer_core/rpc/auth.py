@@ -75,7 +75,7 @@ class Authorizer:
             return identity
         roles = self._methods.get(method, frozenset())
         if identity.role not in roles:
-            expected = " or ".join(sorted(roles)) or "nobody"
+            expected = " or ".join(sorted(roles)) or "no role"
             raise PermissionRefused(
                 f"{method} is for {expected}; this token's role is {identity.role}", method=method, role=identity.role
             )
@@ -88,7 +88,7 @@ class Authorizer:
             return Identity(Role.LEASE, lease_id, fence)
         found = self._tokens.find(token)
         if found is None:
-            raise Unauthenticated("this server does not know the token", reason="UNKNOWN_TOKEN")
+            raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
         role, projects = found
         return Identity(role, projects=projects)
 

@@ -123,7 +123,7 @@ def _clear_socket(address: Address) -> None:
         if not path.exists():
             return
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise _refused(address, "ADDRESS_IN_USE", "there is a file of that name which is no socket")
+            raise _refused(address, "ADDRESS_IN_USE", "a file of that name exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -131,7 +131,7 @@ def _clear_socket(address: Address) -> None:
             except ConnectionRefusedError:
                 path.unlink()  # left behind by a server that was killed
                 return
-        raise _refused(address, "ADDRESS_IN_USE", "another server answers there")
+        raise _refused(address, "ADDRESS_IN_USE", "another server uses this socket")
     except OSError as error:
         raise _unusable(address, error) from error
 

@@ -175,9 +175,9 @@ def _mapped_errors(method: str, context: grpc.ServicerContext) -> Iterator[None]
         yield
     except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
         if not context.is_active() and isinstance(error, grpc.RpcError | PodracerError):
-            # Reading the requests of a caller that has gone raises a bare RpcError; nobody is left to tell.
-            logger.debug("%s ended after its caller had gone: %r", method, error)
-            context.abort(grpc.StatusCode.CANCELLED, "the caller has gone")
+            # Reading the requests of a disconnected caller raises a bare RpcError; there is no peer to answer.
+            logger.debug("%s ended after its caller had disconnected: %r", method, error)
+            context.abort(grpc.StatusCode.CANCELLED, "the caller has disconnected")
         context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
 
 
@@ -209,7 +209,7 @@ class CallLimit:
         with self._lock:
             if self._in_progress >= self._calls:
                 raise Exhausted(
-                    f"{self._calls} calls are in progress, more than this server takes at once",
+                    f"the server is at its limit of {self._calls} concurrent calls",
                     reason="OVERLOADED",
                     retry_after_s=round(random.uniform(*limits.OVERLOADED_RETRY_S), 3),  # noqa: S311 - no secret
                 )

@@ -72,7 +72,7 @@ def _start(
         try:
             from podracer_core.service import otlp  # late: most processes need none of it
         except ImportError as error:
-            message = "telemetry is asked for, but not installed: pip install 'podracer-core[telemetry]'"
+            message = "telemetry is enabled, but not installed: pip install 'podracer-core[telemetry]'"
             raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error
         resource = otlp.resource_of(service, {"service.version": own_build().version})
         if otlp_metrics or options.metrics_listen:

@@ -107,7 +107,7 @@ class Spool(ObjectStore):
             self._check()
             held = self._being_written + sum(one.size_bytes for one in self._waiting)
             if held and held + size_bytes > self._folder.limit_bytes:
-                raise Exhausted(f"{held} bytes wait for {self.url}; {key!r} has no room", reason="SPOOL_FULL")
+                raise Exhausted(f"no room for {key!r}: {held} bytes already wait for {self.url}", reason="SPOOL_FULL")
             self._being_written += size_bytes
         path = self._folder.new_file()
         try:
@@ -182,13 +182,13 @@ class Spool(ObjectStore):
             try:
                 self._bring(next_one)
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("an object waits: %s", error.message)
+                logger.info("waiting to store an object: %s", error.message)
                 with self._changed:
                     next_one.under_way = False
                     self._changed.wait_for(lambda: self._closed, next(waits))
             except Exception as error:
                 if not isinstance(error, PodracerError):
-                    logger.exception("an object cannot be brought to %s", self.url)
+                    logger.exception("cannot store an object in %s", self.url)
                     error = PodracerError(f"{self.url}: cannot store {next_one.key!r}: {error!r}")
                 with self._changed:
                     self._failure = self._failure or error
@@ -211,7 +211,7 @@ class Spool(ObjectStore):
         except NotFound:
             found_bytes = -1
         if found_bytes != one.size_bytes:
-            raise Unavailable(f"{self.url}: {one.key!r} was taken and is not there", reason="NOT_KEPT")
+            raise Unavailable(f"{self.url}: {one.key!r} was accepted, but is missing", reason="NOT_KEPT")
 
     def _take(self) -> _Waiting | None:
         """The next object that may go; None where the thread has to end."""
@@ -240,7 +240,7 @@ class Spool(ObjectStore):
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise Unavailable(f"{self.url}: nothing is taken any more", reason="CLOSED")
+            raise Unavailable(f"{self.url}: the spool is closed", reason="CLOSED")
 
 
 def _info(waiting: _Waiting) -> ObjectInfo:
@@ -251,7 +251,9 @@ def _require_own(folder: Path) -> None:
     """Raises InvalidInput for a folder that others may change: they would read, or exchange, what is in it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        message = f"no spool in {folder}: it is not a folder of this user's alone (chmod 700)"
+        message = (
+            f"cannot spool in {folder}: it must belong to this user, with no write permission for others (chmod 700)"
+        )
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE")
 
 

@@ -60,7 +60,7 @@ class SpanFiles(SpanSink):
                 self._make_room(len(line))
                 self._write(line)
             except OSError as error:
-                logger.warning("no more spans are written to %s: %s", self._folder, error.strerror)
+                logger.warning("stopped writing spans to %s: %s", self._folder, error.strerror)
                 self._end()
 
     def close(self, timeout_s: float) -> None:

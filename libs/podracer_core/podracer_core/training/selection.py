@@ -166,7 +166,7 @@ class Selection:
     def _leave_out(self) -> None:
         """Wait for no answer any more. The backend was busy with them until now, or started environments for them."""
         if self.confirmed is None and not self._interrupted():
-            text = "%d evaluations have not come in time: those members are ranked by what is known of them"
+            text = "%d evaluations are late: ranking their members by earlier results"
             logger.info(text, len(self._orders))
         now = self._now()
         busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self._costs.pace
@@ -255,7 +255,9 @@ class Selection:
         now = time.monotonic()
         self._seen_at = now if self._backend.ready else self._seen_at
         if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
-            raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
+            raise DeadlineExpired(
+                "the evaluations at the end of the round did not arrive in time", reason="NO_EVALUATION"
+            )
 
     def _pause_s(self) -> float:
         """Whoever may have reached the target just now is waited for a little: most likely training is over."""

@@ -74,7 +74,7 @@ def answer_of_any(
             try:
                 return call.ask(stub, method, request)
             except Unavailable as error:
-                logger.warning("an evaluator is lost: %s", error.message)
+                logger.warning("lost an evaluator: %s", error.message)
                 deadline = deadline or time.monotonic() + patience_s
                 if time.monotonic() > deadline:
                     raise Unavailable(
@@ -98,7 +98,7 @@ def inspect_environment_for(
             message = f"retrain.kwargs: {error.message}"
             raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
         if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
-            raise InvalidInput("retrain.kwargs: with these the environment has other observations or actions")
+            raise InvalidInput("retrain.kwargs: these change the environment's observations or actions")
     return found
 
 

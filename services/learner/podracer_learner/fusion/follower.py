@@ -94,7 +94,7 @@ class FusionFollower(FusionTransport):
             try:
                 answer = self._receive()
             except _LOST as error:
-                logger.warning("the lead is lost: %s", error.message)
+                logger.warning("lost the lead: %s", error.message)
                 joined = self._join(self._options.lost_s)
                 if joined.epoch >= contribution.epoch:
                     return joined
@@ -126,14 +126,14 @@ class FusionFollower(FusionTransport):
             try:
                 answer = self._receive()
                 if answer.fused is None:
-                    raise InvalidInput("a lead did not say where things stand to who joined", reason="BAD_FUSION")
+                    raise InvalidInput("the lead sent no state to a follower that joined", reason="BAD_FUSION")
                 return answer.fused
             except (*_LOST, PreconditionFailed) as error:
                 not_leading = isinstance(error, PreconditionFailed)
                 if not_leading and (error.reason != NOT_A_LEAD or not until_it_leads):
                     raise
                 if time.monotonic() > deadline:
-                    message = f"the lead has been away for {patience_s:.0f} s: {error.message}"
+                    message = f"the lead has not answered for {patience_s:.0f} s: {error.message}"
                     raise Unavailable(message, reason="LEAD_LOST") from error
             pause(next(waits), self._options.check)
 
@@ -149,7 +149,7 @@ class FusionFollower(FusionTransport):
         self._call.send(FuseRequest(join=join))
 
     def _send(self, contribution: Contribution) -> None:
-        assert self._call is not None, "who has not joined brings nothing"
+        assert self._call is not None, "join comes before a contribution"
         for request in contribution_requests(contribution, self._encoder):
             self._call.send(request)
 
@@ -231,7 +231,7 @@ def follow(
                 meter.count(progress)
                 status.training(held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup)
     except RoundOver as over:
-        logger.info("the lead says: %s", over.message)
+        logger.info("the lead ended the round: %s", over.message)
     finally:
         current().set(rank=work.rank, **session.phases.attributes)
         follower.close()

@@ -105,18 +105,18 @@ class FusionLead(FusionTransport):
                     self._outboxes[rank].put(Answer(decision.fused))
             self._answered_at = time.monotonic()
         if decision.fused is None:
-            logger.info("fusion %d: only ranks %s were there", contribution.epoch, decision.answered)
+            logger.info("fusion %d: deadline passed with ranks %s only", contribution.epoch, decision.answered)
         return decision.fused
 
     def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
         """A follower has come. Raises Fenced for another lease's fence, InvalidInput for a rank that there is not."""
         if fence != self._options.fence:
             raise Fenced(
-                f"a follower came for the lead of fence {fence}, this one's is {self._options.fence}", fence=fence
+                f"a follower joined with fence {fence}, this lead's fence is {self._options.fence}", fence=fence
             )
         if not LEAD < rank <= self._options.followers:
             raise InvalidInput(
-                f"a follower came with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
+                f"a follower joined with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
             )
         with self._changed:
             if self._ended is not None:
@@ -159,7 +159,7 @@ class FusionLead(FusionTransport):
 
     def finish(self) -> None:
         """See `FusionTransport`."""
-        self.end("the lead has trained its round")
+        self.end("the lead has finished its round")
 
     def end(self, reason: str) -> None:
         """Tell all followers that the round is over, once; also those that still come."""

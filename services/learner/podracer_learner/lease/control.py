@@ -62,7 +62,7 @@ def lease_work(
         except (InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated):
             raise  # asking again would not help
         except PodracerError as error:
-            logger.info("no work from the orchestrator: %s", error.message)
+            logger.info("cannot ask the orchestrator for work, retrying: %s", error.message)
             stop.wait(next(away))
             continue
         if response is None:
@@ -136,10 +136,10 @@ class LeaseControl:
             self._guard.check()
             self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
         except Fenced as error:
-            logger.info("%s is over already: %s", self._name, error.message)
+            logger.info("%s has already ended: %s", self._name, error.message)
         except PodracerError as error:
-            logger.warning("%s could not be released: %s", self._name, error.message)
-        self._guard.revoke("it has been released")
+            logger.warning("cannot release %s: %s", self._name, error.message)
+        self._guard.revoke("it was released")
 
     def _insist(self, call: Callable[[float], Response]) -> Response:
         waits = Backoff(*_RETRY_S)
@@ -148,7 +148,7 @@ class LeaseControl:
             try:
                 return call(min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1)))
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("%s: the orchestrator does not answer: %s", self._name, error.message)
+                logger.info("%s: no answer from the orchestrator, retrying: %s", self._name, error.message)
                 time.sleep(next(waits))
 
 

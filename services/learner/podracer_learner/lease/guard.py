@@ -70,8 +70,8 @@ class LeaseGuard:
         if self._deadline is not None and self._clock() < self._deadline:
             return
         if self._deadline is not None and self._deadline != float("-inf"):
-            self._deadline, self._reason = float("-inf"), "its term passed without a renewal"
-        raise Fenced(f"{self.lease} is not ours: {self._reason}", lease=self.lease, fence=self.fence)
+            self._deadline, self._reason = float("-inf"), "its term ended without a renewal"
+        raise Fenced(f"this pod does not hold {self.lease}: {self._reason}", lease=self.lease, fence=self.fence)
 
 
 class FencedStore(ObjectStore):
@@ -114,5 +114,5 @@ class FencedStore(ObjectStore):
             except Unavailable as error:
                 if time.monotonic() > deadline:
                     raise
-                logger.info("the store is waited for: %s", error.message)
+                logger.info("waiting for the object store: %s", error.message)
             pause(next(waits), self._check)

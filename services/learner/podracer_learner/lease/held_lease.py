@@ -110,11 +110,11 @@ class Renewal:
                 logger.warning("%s", error.message)
                 return
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("a renewal was not answered: %s", error.message)
+                logger.info("no answer to a lease renewal, retrying: %s", error.message)
                 wait_s = next(retries)
             except PodracerError as error:
                 self._guard.revoke(error.message)
-                logger.warning("a renewal was refused: %s", error.message)
+                logger.warning("the orchestrator refused a lease renewal: %s", error.message)
                 return
             else:
                 retries.reset()
@@ -132,9 +132,9 @@ class Renewal:
                     self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
                     retries.reset()
             except (Unavailable, DeadlineExpired) as error:
-                logger.debug("orders are not heard: %s", error.message)
+                logger.debug("the stream of orders failed, retrying: %s", error.message)
             except PodracerError as error:
-                logger.debug("orders come with renewals only: %s", error.message)
+                logger.debug("receiving orders with renewals only: %s", error.message)
                 return
             self._stopped.wait(next(retries))
 

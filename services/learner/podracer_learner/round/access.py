@@ -83,12 +83,12 @@ class Commands:
             with self._lock:
                 current = self._round
             if current is None:
-                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
             return question(current)
 
         with self._lock:
             if self._round is None:
-                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
             future = self._work.submit(task)
         try:
             return future.result(_TIMEOUT_S)

@@ -122,7 +122,7 @@ class CheckpointCommitter:
         try:
             self._write(writes)
         except (Unavailable, Exhausted) as error:
-            logger.warning("no checkpoint now: %s", error.message)
+            logger.warning("cannot write a checkpoint now: %s", error.message)
             self._tried_at = time.monotonic()
             return False
         return True
@@ -134,7 +134,7 @@ class CheckpointCommitter:
             try:
                 self._write(writes)
             except (Unavailable, Exhausted) as error:
-                logger.info("a checkpoint waits: %s", error.message)
+                logger.info("waiting to write a checkpoint: %s", error.message)
                 return False
             return True
 
@@ -166,7 +166,7 @@ class CheckpointCommitter:
             with translated_errors(method="CommitCheckpoint"):
                 call.result()
         except (Unavailable, DeadlineExpired) as error:
-            logger.info("a commit waits, the orchestrator does not answer: %s", error.message)
+            logger.info("waiting to commit, no answer from the orchestrator: %s", error.message)
             self._again_at = time.monotonic() + next(self._waits)
             return
         self._waits.reset()
@@ -186,7 +186,7 @@ class CheckpointCommitter:
             self._held.guard.check()
             patience_s = min(self._patience_s, most_s, HURRY_S if self._interrupted() else math.inf)
             if time.monotonic() - began_at > patience_s:
-                raise StoreAway(f"{self._held.store.url} has taken nothing for {patience_s:.0f} s")
+                raise StoreAway(f"{self._held.store.url} has accepted no write for {patience_s:.0f} s")
             time.sleep(_POLL_S)
 
     def _final(self, outcome: MemberOutcome) -> MemberWrite:

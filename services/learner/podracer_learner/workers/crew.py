@@ -182,7 +182,7 @@ class WorkerCrew:
             limit_s = answer_s if link.opened else _STARTING_S
             owes = link.lost_since is None and not link.arrivals and (link.is_busy or not link.opened)
             if owes and link.age_s(now) > limit_s and has_quorum(others, self._options.environments):
-                link.lose(DeadlineExpired(f"it has said nothing for {limit_s:.0f} s"))
+                link.lose(DeadlineExpired(f"no message from it for {limit_s:.0f} s"))
 
     def _link(self, address: str, part: Part, *, late: bool = False) -> WorkerLink:
         """`late`: it has been with another part, so nobody waits for it with this one before it has been in time."""
@@ -214,9 +214,9 @@ class WorkerCrew:
         if now - self._short_since > self._options.patience_s:
             lost = [link for link in self.links if link.lost_since is not None]
             waited = f"for {self._options.patience_s:.0f} s"
-            told = [f"worker {link.address} has been lost {waited}: {link.problem}" for link in lost]
+            told = [f"lost worker {link.address} {waited}: {link.problem}" for link in lost]
             raise Unavailable(
-                "; ".join(told) or f"no worker has been found {waited} at {self._directory}",
+                "; ".join(told) or f"found no worker {waited} at {self._directory}",
                 reason="WORKER_LOST",
                 worker=lost[0].address if lost else "",
             )

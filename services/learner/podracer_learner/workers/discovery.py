@@ -81,7 +81,7 @@ class WorkerDirectory:
             hosts = self._resolve(name.host, name.port)
         except OSError as error:
             if name not in self._silent:
-                logger.warning("%s cannot be resolved: %s", name, error)
+                logger.warning("cannot resolve %s: %s", name, error)
             self._silent.add(name)
             return self._last.get(name, ())
         self._silent.discard(name)
@@ -132,7 +132,7 @@ class WorkerDiscovery:
             try:
                 self._look()
             except Exception:
-                logger.exception("looking for workers failed")
+                logger.exception("worker discovery failed; retrying")
             self._over.wait(self._interval_s)
         self._keep_channels(())
 
@@ -174,7 +174,7 @@ class WorkerDiscovery:
             require_same_build(status.build)
         except PreconditionFailed as error:
             if address not in self._refused:
-                logger.error("worker %s is left out: %s", address, error.message)
+                logger.error("worker %s will not be used: %s", address, error.message)
             self._refused.add(address)
             raise
         self._refused.discard(address)

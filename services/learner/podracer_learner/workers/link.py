@@ -149,12 +149,12 @@ class WorkerLink:
             while self._stream is not None and (item := self._stream.poll()) is not None:
                 self._take(item)
             if self.age_s(time.monotonic()) > self._options.silence_s and (self.times.outstanding or not self.opened):
-                self.lose(DeadlineExpired(f"it has said nothing for {self._options.silence_s:.0f} s"))
+                self.lose(DeadlineExpired(f"no message from it for {self._options.silence_s:.0f} s"))
         except CarrierFailed as error:
             if self._inline_only:
                 self._refuse(error)
                 return
-            logger.warning("worker %s: %s; its rollouts come inline", self.address, error.message)
+            logger.warning("worker %s: %s; using inline transfer for its rollouts", self.address, error.message)
             self._inline_only = True
             self._connect()
         except PreconditionFailed as error:
@@ -231,15 +231,15 @@ class WorkerLink:
                 self.lost_since = None
             return
         if not self.times.outstanding:
-            raise InvalidInput("a worker sent a rollout that nobody had asked for")
+            raise InvalidInput("a worker sent a rollout that was not requested")
         if item.rollout.num_envs != self.environments:
-            raise InvalidInput(f"{item.rollout.num_envs} environments came, {self.environments} were asked for")
+            raise InvalidInput(f"a rollout has {item.rollout.num_envs} environments, expected {self.environments}")
         self.times.arrive(item.received_at)
         self._waits.reset()
         self.arrivals.append(item)
 
     def _refuse(self, error: PodracerError) -> None:
-        logger.error("worker %s is left out: %s", self.address, error.message)
+        logger.error("worker %s will not be used: %s", self.address, error.message)
         self._hang_up()
         self.problem, self.refused = error.with_traceback(None), True
         self.lost_since = time.monotonic()
@@ -248,7 +248,7 @@ class WorkerLink:
         """Send the worker what it lacks; then the session is opened once more."""
         self._hang_up()
         self._deliveries += 1
-        # Another thread delivers, so nobody closes this channel: it goes with the last that knows it.
+        # Another thread delivers, so this channel is never closed here: it is freed with its last reference.
         stub = worker_service_pb2_grpc.WorkerServiceStub(self._open_channel())
         self._delivery = self._options.files.deliver(stub.PutFile, worker_service_pb2.PutFileRequest)
         self.times.heard_at = time.monotonic()

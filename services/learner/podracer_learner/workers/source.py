@@ -151,7 +151,7 @@ class RemoteSource(RolloutSource):
     def collect(self) -> Rollout:
         algorithm = self._algorithm
         if algorithm is None:
-            raise InvalidInput("nobody trains on these rollouts yet")
+            raise InvalidInput("no algorithm is set for these rollouts yet")
         self._pace.wait()
         self._crew.regroup()
         weights = Weights.of(algorithm, self._encoder)

@@ -109,17 +109,17 @@ def _require_former(present: ArtifactRow | None, row: ArtifactRow, expected: str
     found = "" if present is None else present.sha256
     if expected and found != expected:
         name = names.artifact_name(row.project, row.artifact_id)
-        now = f"stands for {found[:16]} now" if found else "is gone"
-        message = f"{name} {now}, no longer for {expected[:16]}: read it again, and replace that"
+        now = f"now has SHA-256 {found[:16]}…" if found else "no longer exists"
+        message = f"{name} {now}, expected {expected[:16]}…: read it again before you replace it"
         raise Fenced(message, reason="ARTIFACT_CHANGED", name=name)
 
 
 def _require_replaceable(present: ArtifactRow, row: ArtifactRow, replace: bool) -> None:
     name = names.artifact_name(row.project, row.artifact_id)
     if present.kind != row.kind:
-        raise AlreadyExists(f"{name} is there already, of the kind {present.kind}", name=name)
+        raise AlreadyExists(f"{name} already exists with kind {present.kind}", name=name)
     if not replace:
-        raise AlreadyExists(f"{name} is there already, with other content", name=name)
+        raise AlreadyExists(f"{name} already exists with different content", name=name)
 
 
 def remove_upload(session: Session, text: str) -> Found:

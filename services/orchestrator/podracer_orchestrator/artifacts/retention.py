@@ -109,7 +109,7 @@ class RetentionTask:
             try:
                 found = await self.collect()
             except PodracerError as error:
-                logger.warning("nothing could be collected, it is tried again: %s", error)
+                logger.warning("cannot collect checkpoints, retrying: %s", error)
                 continue
             if found.prefixes:
                 logger.info("collected %d checkpoints, %d bytes", len(found.prefixes), found.size_bytes)
@@ -125,9 +125,9 @@ class RetentionTask:
                 try:
                     found.add(await self._collect(uid, dry_run))
                 except PodracerError as error:
-                    logger.warning("nothing of job %s could be collected, it is tried again: %s", uid, error)
+                    logger.warning("cannot collect checkpoints of job %s, retrying: %s", uid, error)
                 except Exception:
-                    logger.exception("nothing of job %s could be collected", uid)
+                    logger.exception("unexpected error while collecting checkpoints of job %s", uid)
             if not dry_run:
                 latest = self._clock.now() - self._age
                 await versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)

@@ -69,7 +69,7 @@ class Delivery:
             failures = await self._flush_all()
             if failures:
                 wait_s = next(backoff)
-                logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", failures[0], wait_s)
+                logger.warning("cannot deliver to the leaderboard (%s), retrying in %.1f s", failures[0], wait_s)
                 await asyncio.sleep(wait_s)
             else:
                 backoff.reset()
@@ -150,7 +150,7 @@ class Delivery:
             except (Unavailable, DeadlineExpired):
                 raise
             except PodracerError as error:
-                logger.info("the leaderboard refused an exchange, its parts go one by one: %s", error)
+                logger.info("the leaderboard refused an exchange, sending its parts one by one: %s", error)
             else:
                 for rows, answer in zip(groups, answers, strict=False):
                     DELIVERED.add(len(rows), method=rows[0].method, result="taken")
@@ -174,7 +174,7 @@ class Delivery:
         try:
             candidates = (await self._board.get(board)).candidates
         except PodracerError as error:  # whoever submits next is heard as well
-            logger.warning("the leaderboard of job %s cannot be read now: %s", job_uid, error)
+            logger.warning("cannot read the leaderboard of job %s: %s", job_uid, error)
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 

@@ -112,7 +112,7 @@ class CohortProposer:
             refusal = error
             return await self._finish(lambda session: self._refused(session, what, refusal), then)
         except PodracerError as error:
-            logger.warning("the leaderboard cannot propose now: %s", error)
+            logger.warning("no proposal from the leaderboard, retrying: %s", error)
             self._ask_later(what)
             return await self._transactions.write(then)
         if not answer.proposals:
@@ -189,7 +189,7 @@ class EnsembleMaker:
             waiting = await self._transactions.read(_awaiting)
             return all([await self._fill(work_id, board) for work_id, board in waiting.items()])
         except PodracerError as error:
-            logger.error("ensembles cannot be looked after now: %s", error)
+            logger.error("cannot read the jobs that wait for an ensemble, retrying: %s", error)
             return False
 
     async def _fill(self, work_id: str, name: str) -> bool:
@@ -199,7 +199,7 @@ class EnsembleMaker:
             await self._delivery.flush(name)  # the last results belong to it
             board = await self._board.get(name)
         except PodracerError as error:
-            logger.warning("the leaderboard cannot name the ensemble now: %s", error)
+            logger.warning("no ensemble from the leaderboard: %s", error)
             self._asked[work_id] += 1
             if not isinstance(error, REFUSALS) and self._asked[work_id] < MAX_ASKED:
                 return False

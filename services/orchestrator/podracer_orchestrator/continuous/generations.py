@@ -68,13 +68,13 @@ class GenerationTask:
         try:
             uids = await self._transactions.read(running)
         except PodracerError as error:
-            logger.error("continuous jobs cannot be looked after now: %s", error)
+            logger.error("cannot read the continuous jobs, retrying: %s", error)
             return
         for uid in uids:
             try:
                 await self._advance(uid)
             except PodracerError as error:
-                logger.error("the continuous job %s cannot be advanced now, it is tried again: %s", uid, error)
+                logger.error("cannot advance the continuous job %s, retrying: %s", uid, error)
 
     async def _advance(self, uid: str) -> None:
         while await self._transactions.read(lambda session: needs_step(session, uid, self._clock.now())):

@@ -167,7 +167,7 @@ def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> t
         query = query.where(PromotionRow.alias == alias)
     if before:
         if not (before.isdecimal() and len(before) <= 18):
-            message = "is none of this server's: start again"
+            message = "is not a page token of this server: list again from the first page"
             raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
         query = query.where(PromotionRow.position < int(before))
     found = session.scalars(query.order_by(PromotionRow.position.desc()).limit(size + 1)).all()

@@ -144,7 +144,7 @@ class Dispatcher:
         for lease in held:
             # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
             restarted = lease.instance_id != ask.report.instance_id
-            why = "its learner was started again" if restarted else "its learner asked for other work"
+            why = "its learner was restarted" if restarted else "its learner asked for other work"
             problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
             lease_ends.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
             self._deadlines.end(lease.fence)
@@ -162,7 +162,7 @@ class Dispatcher:
         with session.no_autoflush:  # all is stored before; what is changed here is not asked for again
             pod = session.get_one(PodRow, ask.report.name)
             if pod.state in (PodState.DRAINING, PodState.STOPPED):
-                return _exit_message("the pod is not needed any more")
+                return _exit_message("the pod is no longer needed")
             own = session.get(JobRow, turn) if turn else None
             if own is not None and self._shares.may_take(session, pod, own):
                 found = self._find_in(session, own, works.ready(session, own), ask)
@@ -211,7 +211,11 @@ class Dispatcher:
         pod, now, plan = ask.report, self._clock.now(), plan_of(job)
         can_fuse = ask.capabilities.can_fuse
         if not can_fuse or not pod.address:
-            why = "its learner cannot fuse" if not can_fuse else "it does not say where others reach its learner"
+            why = (
+                "its learner does not support fusion"
+                if not can_fuse
+                else "its learner reports no address that other learners can reach"
+            )
             followers.note_unfit(session, job, pod.name, why, now)
             return None
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]

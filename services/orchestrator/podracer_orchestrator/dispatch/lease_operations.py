@@ -180,7 +180,7 @@ class LeaseOperations:
         """Of a lease that was not among its job's when these were read."""
         lease = self._held(session, holder)
         if lease_ends.work_of(lease.kind).is_overdue(lease.grant_time, self._clock.now()):
-            raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
+            raise Fenced(f"{lease.pod} still holds its lease, but its evaluation took too long")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
     async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
@@ -240,7 +240,7 @@ class Sweep:
                 await self._operations.expire_overdue()
                 await self._transactions.write(self.tidy)
             except PodracerError as error:
-                logger.error("the sweep failed, it goes on: %s", error)
+                logger.error("cannot expire overdue leases, retrying: %s", error)
 
     def tidy(self, session: Session) -> None:
         """Count active time and cost of followers, end jobs with nothing left to use, and note pods that are gone."""
@@ -250,4 +250,4 @@ class Sweep:
             leases.accrue(job, now)
             touch(session, due_topic(job.uid))
         for pod in pods.silent(session, now):
-            pods.set_state(session, pod.name, PodState.LOST, "it has stopped asking for work")
+            pods.set_state(session, pod.name, PodState.LOST, "it stopped asking for work")

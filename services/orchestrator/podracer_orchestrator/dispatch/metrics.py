@@ -65,7 +65,7 @@ class Gauges:
                 try:
                     await self._transactions.read(_set_gauges)
                 except PodracerError as error:
-                    logger.warning("nothing can be counted now: %s", error.message)
+                    logger.warning("cannot update the metrics, retrying: %s", error.message)
             await asyncio.sleep(_EVERY_S)
 
 

@@ -69,7 +69,7 @@ class Orders:
             try:
                 found = await self._actions.of_job(job_uid)
             except PodracerError as error:
-                logger.warning("the orders of a job could not be read, they are tried again: %s", error)
+                logger.warning("cannot read the orders of a job, retrying: %s", error)
             else:
                 orders = {fence: each for fence, each in found.items() if each != pod_pb2.LEASE_ACTION_CONTINUE}
                 if orders != self._orders.get(job_uid, {}):

@@ -76,7 +76,7 @@ def page(
         last = session.get(JobRow, token)
         if last is None:
             raise InvalidInput(
-                "page_token is none of this server's, or its job was deleted: start again",
+                "page_token is unknown, or its job was deleted: list again from the first page",
                 violations=[FieldViolation("page_token", "unknown")],
             )
         earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)

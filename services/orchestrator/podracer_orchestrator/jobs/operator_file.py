@@ -38,7 +38,7 @@ class OperatorFile(Generic[Entry]):
             try:
                 self._entries = self._read(self._path)
             except InvalidInput as error:
-                logger.error("%s stays as it was: %s", self._path, error)
+                logger.error("keeping the former content of %s: %s", self._path, error)
         return self._entries
 
     def _read(self, path: Path) -> Mapping[str, Entry]:
@@ -48,7 +48,7 @@ class OperatorFile(Generic[Entry]):
                 raise ValueError("expected an object with an entry for each name")
             return {name: self._entry(name, fields) for name, fields in found.items()}
         except (OSError, ValueError) as error:
-            problem = f"is no JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+            problem = f"is not valid JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
             problem = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else problem
             raise InvalidInput(f"{self._what} {path}: {problem}", reason="INVALID_SETTING") from error
 

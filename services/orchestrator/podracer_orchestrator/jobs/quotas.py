@@ -57,7 +57,7 @@ def require_job(session: Session, project: str, quota: Quota) -> None:
     query = select(func.count()).where(JobRow.project == project, JobRow.state.in_(live))
     count = session.scalars(query).one()
     if count >= quota.jobs:
-        raise _exceeded(project, f"has {count} unfinished jobs, it may have {quota.jobs:g}: wait for one, or cancel it")
+        raise _exceeded(project, f"has {count} unfinished jobs of {quota.jobs:g} allowed: wait for one, or cancel one")
 
 
 def require_upload(session: Session, project: str, size_bytes: int, quota: Quota) -> None:
@@ -65,8 +65,8 @@ def require_upload(session: Session, project: str, size_bytes: int, quota: Quota
     query = select(func.coalesce(func.sum(ArtifactRow.size_bytes), 0)).where(ArtifactRow.project == project)
     stored = int(session.scalars(query).one())
     if stored + size_bytes > quota.upload_bytes:
-        what = f"has uploads of {stored} bytes, with {size_bytes} more it would pass its {quota.upload_bytes:g}"
-        raise _exceeded(project, f"{what}: delete some")
+        what = f"has {stored} bytes of uploads; {size_bytes} more exceed its limit of {quota.upload_bytes:g}"
+        raise _exceeded(project, f"{what}: delete some uploads")
 
 
 def pods_of(session: Session) -> dict[str, int]:
@@ -78,7 +78,7 @@ def pods_of(session: Session) -> dict[str, int]:
 
 def _quota(project: str, limits: Mapping[str, Any]) -> Quota:
     if project != OTHERS and not project.startswith("projects/"):
-        raise ValueError(f"{project!r} is no project: expected projects/…, or * for those that are not named")
+        raise ValueError(f"{project!r} is not a project: expected projects/…, or * for all other projects")
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{project}: {name} is {value!r}, expected a whole number of 0 or more")

@@ -69,5 +69,7 @@ def next_state(state: JobState, signal: JobSignal, *, described: bool = True, st
     following = _TRANSITIONS.get((state, signal))
     if following is None:
         reason = "JOB_ENDED" if state in FINAL_STATES else "WRONG_JOB_STATE"
-        raise PreconditionFailed(f"a job that is {state} cannot go on as if {signal}", reason=reason, state=state)
+        raise PreconditionFailed(
+            f"the job is {state}; it cannot go on after this: {signal}", reason=reason, state=state
+        )
     return following

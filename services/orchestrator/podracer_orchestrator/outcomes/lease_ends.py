@@ -94,7 +94,7 @@ def _give_up(change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Pr
         why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
         lose(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
     elif sound_here:
-        why = f"{lease.pod} cannot read what is sound in the store: {problem.message}"
+        why = f"{lease.pod} cannot read an object that is intact in the store: {problem.message}"
         lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
     else:
         leases.end(session, change.job, lease, LeaseState.COMPLETED, now)

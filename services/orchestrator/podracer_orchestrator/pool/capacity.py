@@ -20,7 +20,7 @@ from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import PodRow, PodState
 
-_STATIC_LIMIT = "pods: they come by themselves here; start more of them"
+_STATIC_LIMIT = "pods: this server starts none; start more pods yourself"
 
 
 def capacity_message(

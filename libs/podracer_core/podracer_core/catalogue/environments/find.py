@@ -54,7 +54,7 @@ def gymnasium_environments() -> dict[str, EnvironmentInfo]:
 
 
 def find_environment(environment_id: str) -> EnvironmentInfo:
-    """What is known of `environment_id`; InvalidInput with the nearest names if nobody knows it.
+    """What is known of `environment_id`; InvalidInput with the nearest names if it is unknown.
 
     Where Gymnasium is not installed (an orchestrator's image), an id of its form is taken on trust: inspection tells.
     """
@@ -72,7 +72,7 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     if (known and environment_id in known) or (on_trust and _GYMNASIUM_ID.match(environment_id)):
         return gymnasium_info(environment_id)
     nearest = _nearest(environment_id, [*BUILT_IN, *installed, *newest(known or [])])
-    advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists what there is"
+    advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists all environments"
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
 
 

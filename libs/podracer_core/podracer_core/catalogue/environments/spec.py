@@ -97,9 +97,9 @@ class EnvironmentSpec:
             message = f"{self.entry_point!r} is not of the form package.module:Name"
             yield FieldViolation("environment.entry_point", message)
         if (self.code_path or self.code) and not self.entry_point:
-            yield FieldViolation("environment.code", "code goes with an entry_point")
+            yield FieldViolation("environment.code", "needs an entry_point")
         if self.code_path and self.code:
-            yield FieldViolation("environment.code", "is in the object store and in a folder: one is too much")
+            yield FieldViolation("environment.code", "give either packed code or a folder, not both")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             message = f"must be at least 1, not {self.max_episode_steps}"
             yield FieldViolation("environment.max_episode_steps", message)
@@ -111,7 +111,7 @@ class EnvironmentSpec:
             if not name.isidentifier():
                 yield FieldViolation(f"data.{name}", "is not the name of an argument")
             elif name in self.kwargs:
-                yield FieldViolation(f"data.{name}", f"is in environment.kwargs too: {name} can have one value only")
+                yield FieldViolation(f"data.{name}", f"is also in environment.kwargs: give {name} once")
 
     @property
     def name(self) -> str:
@@ -131,7 +131,9 @@ class EnvironmentSpec:
         Raises PreconditionFailed (FILES_MISSING) where a file is still in the object store.
         """
         if self.stored_files:
-            raise PreconditionFailed(f"{self.name} needs files that have not been brought here", reason="FILES_MISSING")
+            raise PreconditionFailed(
+                f"{self.name} needs files that are still in the object store", reason="FILES_MISSING"
+            )
         return {**self.kwargs, **self.data}
 
     def to_json(self) -> dict[str, Any]:

@@ -71,13 +71,13 @@ class Reflector:
                 if self._stopping.is_set():
                     return
                 if isinstance(error, PreconditionFailed) and error.reason == EXPIRED:
-                    logger.info("%s are listed again: %s", self._resource, error.message)
+                    logger.info("listing %s again: %s", self._resource, error.message)
                     self._version = ""
                 else:
                     self._fail(error)
                 self._stopping.wait(next(waits))
             except Exception:
-                logger.exception("a mistake of ours, or of the cluster; %s are listed again", self._resource)
+                logger.exception("unexpected error while watching %s; listing them again", self._resource)
                 self._version = ""
                 self._stopping.wait(next(waits))
 
@@ -183,8 +183,8 @@ class ClusterCopy:
         if problem is not None:
             self._problems[resource] = problem
             if former is None or former.message != problem.message:
-                logger.warning("the cluster's %s cannot be followed, it is tried again: %s", resource, problem.message)
+                logger.warning("cannot watch the cluster's %s, retrying: %s", resource, problem.message)
             self._changed()
         elif former is not None:
-            logger.info("the cluster's %s can be followed again", resource)
+            logger.info("watching the cluster's %s again", resource)
             self._changed()

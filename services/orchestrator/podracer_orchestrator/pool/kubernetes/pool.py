@@ -135,10 +135,10 @@ class KubernetesPool(PoolBackend):
                 rest_s = _REST * (time.thread_time() - used_before_s)
                 pause_s, longest_s = min(max(_PAUSE_S, rest_s), _LOOK_S), _LOOK_S
             except PodracerError as error:
-                logger.warning("the cluster is not as it should be, it is tried again: %s", error)
+                logger.warning("cannot reconcile the cluster, retrying: %s", error)
                 pause_s = longest_s = next(waits)
             except Exception:
-                logger.exception("a mistake of ours, or of the cluster; it is tried again")
+                logger.exception("unexpected error while reconciling the cluster; retrying")
                 pause_s = longest_s = next(waits)
             await asyncio.sleep(pause_s)
             try:
@@ -262,12 +262,12 @@ class KubernetesPool(PoolBackend):
                 self._waits.prolong(name, time.monotonic())
             return
         else:
-            logger.info("pod %s: its Job %s is made", plan.name, name)
+            logger.info("pod %s: created its Job %s", plan.name, name)
         self._refusals.pop(name, None)
         self._made[name] = time.monotonic() + _SEEN_S
 
     async def _is_ours(self, name: str) -> bool:
-        """Whether a Job that is there already was made by us, whose answer was lost, and not by somebody else."""
+        """Whether a Job that is there already is this pool's, created by a call whose answer was lost."""
         try:
             job = await self._in_thread(partial(self._api.get, "jobs", name))
         except NotFound:
@@ -275,14 +275,15 @@ class KubernetesPool(PoolBackend):
         pool = (job["metadata"].get("labels") or {}).get(POOL_LABEL)
         if pool == self._config.pool_name:
             return True
-        whose = f"of the pool {pool}" if pool else "that is none of ours"
-        self._refuse(name, AlreadyExists(f"there is a Job {name} {whose} in the namespace {self._api.namespace}"))
+        whose = f"the pool {pool}" if pool else "no pool"
+        message = f"the namespace {self._api.namespace} already has a Job {name}, which belongs to {whose}"
+        self._refuse(name, AlreadyExists(message))
         self._waits.prolong(name, time.monotonic())
         return False
 
     def _refuse(self, name: str, error: PodracerError) -> None:
         if error.message not in {each.message for each in self._refusals.values()}:
-            logger.error("the Job %s cannot be made: %s", name, error.message)
+            logger.error("cannot create the Job %s: %s", name, error.message)
         self._refusals[name] = error
 
     async def _owner(self) -> Item:
@@ -294,8 +295,8 @@ class KubernetesPool(PoolBackend):
             owner = {}
         if not owner or status.is_deleting(owner):
             raise PreconditionFailed(
-                f"no pods are made, the ConfigMap {name} in the namespace {self._api.namespace} is missing, or about "
-                "to be: it comes with the manifests and owns the Jobs of all pods",
+                f"cannot create pods: the ConfigMap {name} in the namespace {self._api.namespace} is missing or being "
+                "deleted. It owns the Jobs of all pods; apply the manifests again",
                 reason="NO_POD_OWNER",
             )
         return owner
@@ -305,13 +306,13 @@ class KubernetesPool(PoolBackend):
         await self._in_thread(partial(self._api.delete_job, name, uid, propagation))
         now = time.monotonic()
         self._deleted = {uid: until for uid, until in self._deleted.items() if until > now} | {uid: now + _SEEN_S}
-        logger.info("the Job %s is deleted", name)
+        logger.info("deleted the Job %s", name)
 
     async def _delete_or_log(self, job: Item) -> None:
         try:
             await self._delete(job, "Background")
         except PodracerError as error:
-            logger.warning("the Job %s cannot be deleted: %s", status.name_of(job), error.message)
+            logger.warning("cannot delete the Job %s: %s", status.name_of(job), error.message)
 
     async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
         """Those that are neither wanted nor there."""

@@ -55,7 +55,7 @@ def place(template: dict[str, Any], profiles: Mapping[str, Mapping[str, Any]], n
     if not name:
         return template
     if name not in profiles:
-        message = f"no pods are made, there is no pod profile {name} any more (PODRACER_POD_PROFILES)"
+        message = f"cannot create pods: the pod profile {name} no longer exists (PODRACER_POD_PROFILES)"
         raise InvalidInput(message, reason=INVALID_TEMPLATE)
     fields, spec = dict(profiles[name]), dict(template["spec"])
     gpu = fields.pop(GPU_RESOURCE, "")
@@ -92,5 +92,5 @@ def _require(template: str, spec: dict[str, Any], field: str, name: str) -> dict
 
 
 def _wrong(name: str, problem: str) -> InvalidInput:
-    message = f"no pods are made, the pod template {name} (PODRACER_POD_TEMPLATE) cannot be used: {problem}"
+    message = f"cannot create pods: the pod template {name} (PODRACER_POD_TEMPLATE) is unusable: {problem}"
     return InvalidInput(message, reason=INVALID_TEMPLATE)

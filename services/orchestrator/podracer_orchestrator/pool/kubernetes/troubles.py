@@ -91,12 +91,12 @@ def describe_end(ended: ContainerState) -> str:
 def _of_container(each: ContainerState) -> Trouble | None:
     if each.waiting in _IMAGE:
         return Trouble(
-            "POD_IMAGE", f"the image of the {each.name} cannot be had ({each.waiting}): {each.waiting_message}"
+            "POD_IMAGE", f"cannot pull the image of the {each.name} ({each.waiting}): {each.waiting_message}"
         )
     if each.waiting in _CONFIG:
-        return Trouble("POD_CONFIG", f"the {each.name} cannot be started ({each.waiting}): {each.waiting_message}")
+        return Trouble("POD_CONFIG", f"cannot start the {each.name} ({each.waiting}): {each.waiting_message}")
     if each.waiting == "CrashLoopBackOff":
-        return Trouble("POD_CRASHES", f"{describe_end(each)}, again and again{_tail(each.said)}")
+        return Trouble("POD_CRASHES", f"{describe_end(each)}, repeatedly{_tail(each.said)}")
     return None
 
 
