@@ -6,7 +6,7 @@
     │   └── Fenced                the lease is no longer yours              -> ABORTED
     ├── NotFound                                                            -> NOT_FOUND
     ├── AlreadyExists                                                       -> ALREADY_EXISTS
-    ├── Unauthenticated           no token, or one that nobody knows        -> UNAUTHENTICATED
+    ├── Unauthenticated           no token, or an unknown one               -> UNAUTHENTICATED
     ├── PermissionRefused         a known token that may not do this        -> PERMISSION_DENIED
     ├── Exhausted                 a quota, a queue or a session limit       -> RESOURCE_EXHAUSTED
     ├── Unavailable               try again later                           -> UNAVAILABLE
@@ -96,7 +96,7 @@ class AlreadyExists(PodracerError):
 
 
 class Unauthenticated(PodracerError):
-    """No token was given, or one that nobody knows."""
+    """The call has no token, or an unknown one."""
 
     reason = "UNAUTHENTICATED"
 

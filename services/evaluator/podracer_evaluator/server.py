@@ -61,7 +61,7 @@ class EvaluatorConfig(PodSettings):
 
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
-    """A bound server whose computations run in whoever runs `work`; long ones are given up once `stop` is set."""
+    """A bound server whose computations run in the thread that runs `work`; `stop` cancels long ones."""
     service = EvaluatorService(work, config, config.file_cache(), stop)
     server = create_server(
         config.listen,

@@ -108,7 +108,7 @@ class CheckpointWriter:
         return references
 
     def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """These count: nobody deletes what they name, so whatever is written next may name it, too."""
+        """These are committed: their files are not deleted, so later checkpoints may refer to them."""
         for reference in references:
             if reference.prefix in self._files:
                 member, files = self._files.pop(reference.prefix)

@@ -52,7 +52,7 @@ _FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted, EvaluationTooLo
 
 
 class LeaseLoop:
-    """Works for whoever the orchestrator says, in the main thread."""
+    """Leases work from the orchestrator and does it, in the main thread."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class LeaseLoop:
             preparing.end()
 
     def _give_up(self, held: HeldLease, error: PodracerError) -> None:
-        """Fail the work where nobody could do it, else hand it back. A follower's is not its own to fail."""
+        """Fail the work if no pod could do it, else hand it back. A follower always hands back: the lead decides."""
         logger.warning("%s: %s", held.lease.name, error.message, extra={"reason": error.reason})
         problem = problem_message(error)
         if not isinstance(error, _FINAL) or held.lease.WhichOneof("work") == "follow":

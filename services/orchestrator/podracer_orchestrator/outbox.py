@@ -108,7 +108,7 @@ def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.Sub
 def record_evaluations(
     session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation], *, at_once: bool = True
 ) -> None:
-    """Have evaluations added to the history; those that nobody waits for not `at_once`."""
+    """Add evaluations to the leaderboard's history. Not `at_once`: delivery may be delayed."""
     waiting = list(evaluations)
     for first in range(0, len(waiting), MAX_EVALUATIONS):
         batch = waiting[first : first + MAX_EVALUATIONS]

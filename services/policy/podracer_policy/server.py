@@ -100,7 +100,7 @@ async def _serve(config: PolicyConfig) -> None:
 
 
 async def _repeat(look: Callable[[], Awaitable[bool]], interval_s: float, stop: asyncio.Event) -> bool:
-    """Until it succeeds; False where `stop` is set before. Nobody is promised a policy that is not there yet."""
+    """Repeat until it succeeds; False if `stop` is set before. The server is not ready until then."""
     while not stop.is_set():
         if await look():
             return True

@@ -63,8 +63,8 @@ class Collection:
     """Collects with the newest weights that it has been given. All of it in one thread."""
 
     def __init__(self, plan: CollectionPlan, check: Callable[[], None] = lambda: None) -> None:
-        """Starts the environments. `check` raises to give a rollout up. Raises UserCodeFailed where they do not start,
-        InvalidInput for what there is no memory for, and for a state of another cohort."""
+        """Starts the environments. `check` raises to cancel a rollout. Raises UserCodeFailed if they do not start,
+        InvalidInput if memory is too small or the state is of another cohort."""
         self._plan, self._check = plan, check
         members = len(plan.cohort.members)
         self.environment: VecEnvironment = make_vec_environment(

@@ -44,7 +44,7 @@ class WorkerConfig(PodSettings):
 
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
-    """A bound server whose sessions compute in whoever runs `work`."""
+    """A bound server whose sessions compute in the thread that runs `work`."""
     service = WorkerService(work, config.max_sessions, config.device, config.file_cache(), config.shared_folder())
     server = create_server(
         config.listen,

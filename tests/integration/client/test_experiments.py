@@ -210,7 +210,7 @@ class FakeServices:
         pass
 
     def kill(self) -> None:
-        raise AssertionError("nobody interrupted twice")
+        raise AssertionError("an unexpected second interrupt")
 
 
 class TestRun:

@@ -201,7 +201,7 @@ def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluation
             if record.WhichOneof("record_type") == "run":
                 config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
                 assert (record.run.run_group, config["operation"]) == ("grid-0", "fresh")
-        assert b"pytest" not in path.read_bytes(), "the arguments of this process are nobody's business"
+        assert b"pytest" not in path.read_bytes(), "this process's arguments are not logged"
     assert found == evaluations
 
 

@@ -375,19 +375,19 @@ class TestCandidates:
         assert client.downloads == []
 
     def test_of_a_state_folder_where_nothing_runs(self, three: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        def nobody() -> Any:
+        def no_server() -> Any:
             raise NotFound("no server runs", reason="NO_SERVER")
 
         runs = next(parent for parent in three[0].parents if parent.name == "runs")
-        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, nobody, runs):
+        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, no_server, runs):
             pass
         (runs / "leaderboard.sqlite").touch()
         (runs / "orchestrator.sqlite").touch()
         monkeypatch.setattr("podracer_client.local.reading.resting_leaderboard", lambda folder: FakeClient(three, ""))
         monkeypatch.setattr("podracer_client.local.reading.resting_services", lambda folder: FakeClient(three))
-        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, nobody, runs) as folders:
+        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, no_server, runs) as folders:
             assert folders == [three[1]]
-        with policy_folders(["j"], 2, nobody, runs) as folders:
+        with policy_folders(["j"], 2, no_server, runs) as folders:
             assert folders == [three[1], three[2]]
 
     def test_what_is_not_there(self, three: list[Path], tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Lab:
         def run() -> None:
             try:
                 future.set_result(work())
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - the future carries it
                 future.set_exception(error)
 
         self._threads.append(threading.Thread(target=run))
@@ -290,7 +290,7 @@ def test_the_end_of_the_round_reaches_who_waits_and_who_trains(lab: Lab) -> None
         follower.close()
 
 
-def test_when_the_time_of_the_round_is_up_nobody_is_waited_for_until_the_deadline(lab: Lab) -> None:
+def test_when_the_round_is_over_no_follower_is_awaited_until_the_deadline(lab: Lab) -> None:
     lead, slow = lab.lead(1, quorum=1, ends_at=time.monotonic()), lab.follower(1)
     with lab.desk.serving(lead):
         slow.join()
@@ -317,7 +317,7 @@ def test_a_lead_that_is_gone_is_looked_for_and_left(lab: Lab) -> None:
     lead, follower = lab.lead(1), lab.follower(1, lost_s=0.5)
     with lab.desk.serving(lead):
         follower.join()
-        lab.server._server.stop(None).wait()  # as if it were killed: it tells nobody
+        lab.server._server.stop(None).wait()  # as if it were killed, without notice
         with pytest.raises(Unavailable, match="the lead has not answered for 0 s") as raised:
             follower.exchange(make_contribution(1))
     assert raised.value.reason == "LEAD_LOST"

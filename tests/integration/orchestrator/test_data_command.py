@@ -98,7 +98,7 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
 
 
 async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
-    """Each has bars of its own ticker: whoever comes second reads the data set again, and adds to that."""
+    """Each adds bars of its own ticker: the second one reads the data set again and adds to that."""
     days = days_of(rows)
     write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[20]])
     await fine(site, "import", "old.csv", "--name", "prices", "--adjust", "none")

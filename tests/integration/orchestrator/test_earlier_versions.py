@@ -170,7 +170,7 @@ async def test_the_same_request_again_changes_nothing(site: Any) -> None:
 
 
 async def test_killed_between_the_store_and_the_database(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name stands for what it stood for; the object that nobody knows is collected, after a restart too."""
+    """The name keeps its content; the unrecorded object is collected, also after a restart."""
     await upload(site, FIRST)
 
     def die(*_: Any, **__: Any) -> Any:

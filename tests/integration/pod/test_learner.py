@@ -268,7 +268,7 @@ def test_an_inspection_starts_what_the_best_is_trained_on_at_the_end_too(pod: An
     assert "retrain.kwargs: " in finished(pod.orchestrator.offer(inspect=work)).problem.message
 
 
-def test_a_round_that_nobody_judges_has_no_candidate(pod: Any, train_work: MakeWork) -> None:
+def test_a_round_without_evaluation_has_no_candidate(pod: Any, train_work: MakeWork) -> None:
     work = train_work(steps=256)
     work.unjudged = True
     result = finished(pod.orchestrator.offer(train=work)).train

@@ -136,7 +136,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
     s3.stop()
     after = s3_lab.orchestrator.offer(train=rest, term_s=5.0)
     time.sleep(4.0)
-    assert not after.over.is_set(), "whoever goes on from a checkpoint has to have it"
+    assert not after.over.is_set(), "the round ends once its checkpoint is stored"
     s3.start()
     assert after.over.wait(60)
     assert after.completed is not None

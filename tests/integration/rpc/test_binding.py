@@ -107,7 +107,7 @@ async def test_unix_socket_aio(world: Any, folder: Path) -> None:
 def test_stale_socket_is_replaced_and_a_file_is_not(world: Any, folder: Path) -> None:
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stale.bind(str(folder / "worker.sock"))
-    stale.close()  # as after a kill: the file stays, nobody answers
+    stale.close()  # as after a kill: the file stays without a listener
     with create_server(f"unix://{folder}/worker.sock", [world.register_sync], world.authorizer) as server:
         assert _hello(server, world) == b"pod  0"
     (folder / "notes.txt").write_text("keep me")

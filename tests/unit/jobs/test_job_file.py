@@ -188,8 +188,8 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
         ("{table: " + "p" * 300 + "}", f"data.table: {'p' * 100!r} cannot be looked up: File name too long"),
         ('{table: "a\\0b"}', r"data.table: 'a\x00b' cannot be looked up: embedded null byte"),
         (
-            "{table: ~nobody-here/a}",
-            "data.table: '~nobody-here/a' cannot be looked up: Could not determine home directory",
+            "{table: ~missing-user/a}",
+            "data.table: '~missing-user/a' cannot be looked up: Could not determine home directory",
         ),
         ("{table: 3}", "data.table: expected a path, got 3"),
         ("[a.csv]", "data: expected a mapping, got a list"),

@@ -64,7 +64,7 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard: LeaseGuar
         guard.check()
 
 
-def test_expired_stays_expired_even_if_nobody_looked_in_between(guard: LeaseGuard, clock: Clock) -> None:
+def test_expired_stays_expired_even_without_a_check_in_between(guard: LeaseGuard, clock: Clock) -> None:
     guard.extend(100.0, 10.0)
     clock.now = 120.0
     with pytest.raises(Fenced):

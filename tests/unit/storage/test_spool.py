@@ -159,7 +159,7 @@ def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolF
         spool.put("e/2", b"x")
 
 
-def test_an_unforeseen_error_leaves_nobody_waiting(spool: Spool, behind: AwayStore) -> None:
+def test_an_unexpected_error_leaves_no_caller_waiting(spool: Spool, behind: AwayStore) -> None:
     behind.error = ValueError("a bug")  # type: ignore[assignment]
     spool.put("f/1", b"x")
     with pytest.raises(PodracerError, match=r"f/1.*a bug"):

@@ -36,8 +36,8 @@ class Algorithm(ABC):
     version     counts updates, the policy version of rollouts
     horizon     steps that every environment should take before an update
     max_lag     the oldest rollout, in versions, that `update` can still use
-    observe     called with the name of each part of an update, which happens inside of what it gives; by default
-                nobody looks
+    observe     called with the name of each part of an update; returns a context manager around that part. By default
+                it observes nothing
     """
 
     on_policy: ClassVar[bool]

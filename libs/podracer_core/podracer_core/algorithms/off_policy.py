@@ -49,7 +49,7 @@ class OffPolicy(Algorithm):
     """
 
     on_policy = False
-    max_lag = 1 << 62  # whoever took them, and whenever: all transitions are welcome
+    max_lag = 1 << 62  # transitions of any policy and age are usable
     metrics: ClassVar[tuple[str, ...]]
     """Names of what `learn` returns, in that order."""
 

@@ -7,9 +7,9 @@
     <root>/.drafts/         what is being written, or removed
     <root>/.lock            held while entries come and go
 
-Who uses an entry holds a shared lock on it, which the kernel gives back when its process ends, however that ends; what
-nobody has locked may go when room is needed, the longest unused first. An entry appears whole or not at all. A draft is
-locked by its writer: one that is not is a dead process's and is removed.
+A user of an entry holds a shared lock on it. The kernel releases the lock when the process ends, even after a kill.
+When room is needed, unlocked entries are removed, least recently used first. An entry appears whole or not at all. A
+draft is locked by its writer; an unlocked draft belongs to a dead process and is removed.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class FileCache:
             )
 
     def _evict(self, path: Path) -> bool:
-        """Remove an entry unless somebody uses it."""
+        """Remove an entry unless it is in use."""
         descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A code archive as a folder. Whoever uploads may have made it: nothing in it is believed."""
+"""Unpack a code archive into a folder. The archive is untrusted: everything in it is checked."""
 
 from __future__ import annotations
 

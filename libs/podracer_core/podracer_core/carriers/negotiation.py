@@ -127,9 +127,9 @@ class CarrierOffering:
 def choose(
     offer: tensor_pb2.CarrierOffer, endpoint: Endpoint, payload: Payload
 ) -> tuple[tensor_pb2.CarrierChoice, Staging | None]:
-    """The answer to an offer, and this side's staging memory: None for inline. Whoever gets it closes it.
+    """The answer to an offer, and this side's staging memory (None for inline), which the caller closes.
 
-    Small payloads are better off inline. Raises InvalidInput for an offer that nobody of ours makes.
+    Small payloads go inline. Raises InvalidInput for a malformed offer.
     """
     if not 0 <= offer.max_slots <= MAX_SLOTS:
         raise InvalidInput(f"an offer has 0 to {MAX_SLOTS} slots, not {offer.max_slots}", reason="BAD_CARRIER")

@@ -108,7 +108,7 @@ class SlotWriter:
                 _copy(_view(memory, place, tensor.dtype, tensor.shape), tensor)
                 self._staging.refer(messages[name], place)
             self._staging.synchronize()
-        except RuntimeError:  # torch's; nobody will return what nobody was given
+        except RuntimeError:  # torch's; the slot was not handed over, so it will not be returned
             self._table.abandon(slot)
             raise
         return messages

@@ -138,7 +138,7 @@ def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) ->
     folder = path.parent if path.name == FILE_NAME else path
     try:
         found = (folder / FILE_NAME).is_file()
-    except OSError as error:  # a name that is too long, a folder of somebody else's
+    except OSError as error:  # a name that is too long, a folder without permission
         raise InvalidInput(f"no checkpoint at {str(path)[:200]}: {error.strerror}", reason="NO_CHECKPOINT") from error
     if not found:
         raise InvalidInput(f"no checkpoint at {path}: expected a folder with a {FILE_NAME}", reason="NO_CHECKPOINT")

@@ -121,8 +121,7 @@ def pack_policy(checkpoint: Checkpoint) -> bytes:
 
 
 def open_packed_policy(path: Path) -> Checkpoint:
-    """The inverse of `pack_policy`; whoever keeps the file vouches for its bytes. Raises DataCorrupted for any other
-    file."""
+    """The inverse of `pack_policy`. The file's bytes are not verified. Raises DataCorrupted for any other file."""
     groups: dict[str, dict[str, Tensor]] = {}
     try:
         with safetensors.safe_open(path, "pt") as file:

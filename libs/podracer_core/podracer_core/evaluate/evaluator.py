@@ -126,9 +126,9 @@ class Evaluator(ABC):
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs)` makes environments for evaluation; whoever calls it closes them. `all_alike`:
-        all episodes of a policy are known to be alike (see `evaluates_alike`). `check` is to be called every few steps;
-        it raises to give up."""
+        """`make_environment(num_envs)` makes environments for evaluation; the caller closes them. `all_alike`: all
+        episodes of a policy are known to be alike (see `evaluates_alike`). Call `check` every few steps; it raises to
+        cancel the evaluation."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
 
     @abstractmethod

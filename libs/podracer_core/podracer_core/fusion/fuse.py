@@ -193,7 +193,8 @@ class FusionTable:
         return 0.0 if self._deadline is None else max(self._deadline - now, 0.0)
 
     def decide(self, now: float, *, at_once: bool = False) -> Decision | None:
-        """None while somebody is waited for, which `at_once` ends as the deadline does, or where nothing is open."""
+        """The decision; None while a learner is awaited or no fusion is open. `at_once` ends the wait, as the deadline
+        does."""
         if self._deadline is None:
             return None
         missing = self._awaited - set(self._brought)

@@ -40,7 +40,7 @@ class Provenance:
     adjust        auto: prices are adjusted by `ex_rights`; none: as they came
     daily_limit   that ex-rights dates were told by; None: as the market showed
     ex_rights     dates that were smoothed
-    tickers, rows, first, last   what there is, first and last time
+    tickers, rows, first, last   their number, first and last time
     """
 
     source: str

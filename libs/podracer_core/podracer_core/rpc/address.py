@@ -38,7 +38,7 @@ class Address:
     @property
     def is_wildcard(self) -> bool:
         """Whether a server there listens at every address of its machine: none that a caller could use."""
-        return self.host in ("0.0.0.0", "::")  # noqa: S104 - it is looked for, nobody listens there
+        return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def with_port(self, port: int) -> Address:
         return Address(self.path, self.host, port, self.scheme)

@@ -52,8 +52,8 @@ def prepare_address(
 ) -> Address:
     """Check that a server may and can listen at `text`; makes a unix socket's folder and removes a stale socket.
 
-    What it serves is harmless where it asks for no token and tells no data. Raises InvalidInput, naming the address:
-    it is malformed, taken, not of this machine, or leaves this machine without TLS although nobody allowed that.
+    A harmless server asks for no token and returns no data. Raises InvalidInput that names the address if it is
+    malformed, taken, not of this machine, or reachable from other machines without TLS and without `allow_insecure`.
     """
     address = parse_address(text)
     if address.is_unix:

@@ -95,7 +95,7 @@ class AioGuard(grpc.aio.ServerInterceptor):
             return handler
         behaviour = _behaviour_of(handler)
 
-        # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
+        # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
                 with _observed(method, context), self._calls.one_call():

@@ -54,7 +54,7 @@ class Health:
             self.servicer.set(name, _SERVING if ready else _NOT_SERVING)
 
     def close(self) -> None:
-        """The port answers nobody any more."""
+        """Close the health port."""
         if self._server is not None:
             self._server.stop(_STOP_S).wait()
 
@@ -92,6 +92,6 @@ class AioHealth:
         await self.set_ready(False)
 
     async def close(self) -> None:
-        """The port answers nobody any more."""
+        """Close the health port."""
         if self._server is not None:
             await self._server.stop(_STOP_S)

@@ -54,7 +54,7 @@ class TlsFolder:
         return f"TlsFolder({str(self._path)!r})"
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that talks to nobody without a certificate of the same authority."""
+        """Credentials of a server that requires client certificates signed by the same authority."""
         stamps = self._stamps()
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:

@@ -98,11 +98,11 @@ class _WatchedFile:
 class TokenFiles:
     """The tokens that a server accepts: a directory with a file for each role, `client`, `pod`, `control`.
 
-    A file that is absent means that nobody has that role here. To rotate, add the new token as a second line,
-    move every caller to it, then remove the first; no restart is needed.
+    Without a role's file the server accepts no token of that role. To rotate a token, add the new one as a second
+    line, move every caller to it, then remove the first; no restart is needed.
 
-    A line is a token, or `sha256:` and the digest of one (`hash_token`), so that who reads the file cannot use it.
-    Names of projects after it (`TOKEN projects/a projects/b`) limit what it is for.
+    A line is a token, or `sha256:` and its digest (`hash_token`), which a reader of the file cannot present. Project
+    names after it (`TOKEN projects/a projects/b`) limit the token to these projects.
     """
 
     def __init__(self, directory: Path) -> None:

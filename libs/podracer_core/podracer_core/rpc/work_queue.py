@@ -69,7 +69,7 @@ def _do(task: Callable[[], Any], future: Future[Any]) -> None:
         return
     try:
         result = task()
-    except Exception as error:  # noqa: BLE001 - whoever asked for the task gets it from the future
+    except Exception as error:  # noqa: BLE001 - the future carries it to the caller
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -105,7 +105,7 @@ class MetricExport:
         metrics.attach(self._provider.get_meter("podracer"))
 
     def close(self, timeout_s: float) -> None:
-        """Send what there is for the last time."""
+        """Export the metrics a last time, within `timeout_s`."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -131,7 +131,7 @@ def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanCon
 
 
 def _within(timeout_s: float, end: Callable[[], object]) -> None:
-    """Have the SDK end in a thread that nobody waits for longer: a collector may be away."""
+    """End the SDK in a thread and wait for at most `timeout_s`: the collector may be unreachable."""
     thread = threading.Thread(target=end, name="telemetry-end", daemon=True)
     thread.start()
     thread.join(timeout_s)

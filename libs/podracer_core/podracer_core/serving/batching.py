@@ -109,7 +109,7 @@ class Batcher:
         self._acting = None
 
     def _take(self, queue: deque[_Request]) -> list[_Request]:
-        """The oldest request and those that can be acted on with it, without those that nobody waits for any more."""
+        """The oldest request and those that fit in its batch, without cancelled and expired ones."""
         first = queue.popleft()
         batch, rows, others = [first], first.rows, deque[_Request]()
         while queue and rows < self._max_batch:
@@ -146,7 +146,7 @@ def _act(requests: Sequence[_Request]) -> Tensor | Exception:
                 masks = torch.cat([request.masks for request in requests if request.masks is not None])
         with POLICY_BATCH.timed():
             return first.policy.act(observations, masks)
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
+    except Exception as error:  # noqa: BLE001 - every waiting request gets it
         return error
 
 

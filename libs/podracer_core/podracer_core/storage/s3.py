@@ -68,10 +68,10 @@ class S3Settings:
     """Where the S3 server is, and who we are there.
 
     endpoint        https://host or http://host:port
-    access_key, secret_key   leave both out to be who AWS says this machine is: its variables, its file of keys, or the
+    access_key, secret_key   leave both out to use AWS's default credentials: its variables, its file of keys, or the
                     role of the service account (web identity), of the container or of the instance
-    session_token   that goes with temporary keys
-    region          of the bucket; most servers of one's own do not care
+    session_token   of temporary keys
+    region          of the bucket; most self-hosted servers ignore it
     addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the public clouds that
                     ask for it, path for others
     ca_file         certificates (PEM) of the authority that signed the server's; unset: SSL_CERT_FILE, then the usual

@@ -39,10 +39,10 @@ _END_S = 2.0
 
 
 class SpoolFolder:
-    """A folder of this process alone below one that several may share, within a limit of bytes.
+    """This process's own folder below one that several may share, within a limit of bytes.
 
-    Its name is locked for as long as the process lives, so whoever can take the lock of another has found one that was
-    left behind, and removes it. What is in it has been promised to nobody: objects count when they are in the store.
+    The process locks it for life. A process that can lock another folder knows that its owner is dead, and removes it.
+    No object is lost with it: an object counts once it is in the store.
     """
 
     def __init__(self, parent: Path, limit_bytes: int, *, only_ours: bool = False) -> None:
@@ -53,7 +53,7 @@ class SpoolFolder:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if only_ours:
                 _require_own(parent)
-            making = _locked(parent, wait=True)  # nobody sweeps what has no lock yet
+            making = _locked(parent, wait=True)  # a new folder has no lock for a moment
             try:
                 _sweep(parent)
                 self.path = Path(tempfile.mkdtemp(dir=parent))
@@ -84,10 +84,10 @@ class _Waiting:
 
 
 class Spool(ObjectStore):
-    """A store to which objects go by way of a folder. Safe to use from several threads.
+    """A store that objects reach through a folder. Safe to use from several threads.
 
-    An object arrives after everything that was put before it into or below its own folder, so what a manifest speaks of
-    is there before the manifest is. While the store is away they wait. Whoever reads here finds what was put here.
+    An object arrives after all objects that were put before it into or below its folder, so the files of a manifest
+    arrive before it. Objects wait while the store is unavailable. Reads return objects that still wait.
     """
 
     def __init__(self, store: ObjectStore, folder: SpoolFolder) -> None:

@@ -1,7 +1,6 @@
 """What metrics are made of: counters, gauges and histograms whose labels are bounded.
 
-They are declared in `metrics` and nowhere else. Until a meter is attached, which is where somebody listens, they do
-nothing and cost next to nothing.
+They are declared in `metrics` only. Until a meter is attached they do nothing, at almost no cost.
 """
 
 from __future__ import annotations
@@ -152,12 +151,12 @@ class Histogram(Metric):
 
 
 class _Observed(Metric):
-    """A metric that is read when somebody wants to know it."""
+    """A metric that is read on each export."""
 
     _read: Callable[[], Iterable[Reading]] | None = None
 
     def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
-        """`read` gives what there is; it is called in a thread of its own, and must not wait."""
+        """`read` returns the current readings. It is called in its own thread and must not block."""
         self._read = read
 
     def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:

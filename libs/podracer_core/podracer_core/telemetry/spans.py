@@ -1,8 +1,8 @@
 """Spans: what a process did, for how long and on whose behalf, with the ids of W3C's trace context.
 
-While nobody records (`record_spans`), all of it does nothing and costs next to nothing. A span is its parent's child
-wherever the parent is: in this process (`current`), or in another one that has sent its `traceparent`. Without a parent
-there is no span, unless it `begins` a trace.
+Without a recorder (`record_spans`) spans do nothing, at almost no cost. A span's parent is the `current` one of this
+process, or that of another process which sent its `traceparent`. Without a parent there is no span, unless it `begins`
+a trace.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SpanSink(ABC):
 
 
 class Span:
-    """One that nobody records; `span` gives others. As a context it is the `current` one until it ends.
+    """A span without a recorder; `span` returns recorded ones. As a context manager it is `current` until it ends.
 
     traceparent  for another process to go on from; empty where nothing is recorded
     context      its ids; None where nothing is recorded
@@ -172,7 +172,7 @@ def span(
 
 @dataclass(slots=True)
 class _Clock:
-    """Durations by a clock that nobody sets."""
+    """Durations by a monotonic clock."""
 
     start_ns: int
     began_ns: int = field(default_factory=time.perf_counter_ns)

@@ -39,7 +39,7 @@ class FusionTransport(ABC):
         """
         return False
 
-    def finish(self) -> None:  # noqa: B027 - most have nobody to tell
+    def finish(self) -> None:  # noqa: B027 - optional
         """This learner trains no more in this round."""
 
 
@@ -70,8 +70,8 @@ class EpochFusion:
         self._is_first = self._is_first and not fused.epoch
 
     def finish(self) -> None:
-        """No update follows in this round: nobody has to wait for this learner's contribution, and what it has seen
-        since the last fusion counts by itself."""
+        """No update follows in this round: the others need not wait for this learner's contribution, and its samples
+        since the last fusion count by themselves."""
         self._transport.finish()
         self.sharing.settle()
 

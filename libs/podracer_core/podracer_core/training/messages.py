@@ -63,7 +63,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
     found = inspect_environment(spec, timeout_s)
     preparation = found.preparation
-    for name, path in spec.data.items():  # that of a copy here, which means nothing to whoever reads it elsewhere
+    for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     return description_to_message(
         found.observation_space,

@@ -158,7 +158,7 @@ class Selection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing is waited for any more: the target is reached, somebody else needs the pod, or time is up."""
+        """Whether the wait is over: the target is reached, the pod is needed elsewhere, or time is up."""
         is_enough = bool(self.candidates) or self._told_to_end()
         is_late = self._now().elapsed_s >= (self._ends_at_s if is_enough else self._gives_up_at_s)
         return is_late or self.confirmed is not None or self._interrupted()
@@ -260,7 +260,7 @@ class Selection:
             )
 
     def _pause_s(self) -> float:
-        """Whoever may have reached the target just now is waited for a little: most likely training is over."""
+        """Wait briefly for a member that may have just reached the target: training is probably over."""
         return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if self._orders.has_full else 0.0
 
     def _evaluate(self, snapshot: Snapshot, purpose: int, episodes: int) -> None:

@@ -50,7 +50,7 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def environment_states(self) -> list[EnvironmentState] | None:
-        """For each member where its environments stand after the last rollout; None where nobody can know."""
+        """The environments' states of each member after the last rollout; None if they cannot be known."""
 
     def close(self) -> None:  # noqa: B027 - most sources have nothing to give back
         """Give back what it holds; closing twice is harmless."""

@@ -87,10 +87,10 @@ class FusionLead(FusionTransport):
             return self._table.brought
 
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """See `FusionTransport`. Waits until everybody at the table has brought something, or until the deadline.
+        """See `FusionTransport`. Waits for the contributions of all joined learners, or until the deadline.
 
-        Once the round's time is up nobody is waited for longer than this learner has taken for its own epoch: who is as
-        fast as this one still counts, who is not would have the round last a deadline longer.
+        Once the round's time is up, the wait is at most as long as this learner's own epoch: learners that are as fast
+        still count, and slower ones do not delay the end of the round by a deadline.
         """
         growth = contribution.growth.to("cpu")
         own = Contribution(contribution.rank, contribution.epoch, contribution.samples, growth)

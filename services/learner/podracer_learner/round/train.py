@@ -89,7 +89,7 @@ class TrainRun:
         self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
 
     def run(self) -> bool:
-        """Train and complete the work. False where it was interrupted: then what there is has been committed."""
+        """Train and complete the work. False if it was interrupted; then the current state is committed."""
         try:
             return self._run()
         finally:
@@ -108,7 +108,7 @@ class TrainRun:
             logger.info("interrupted while waiting")
         except StoreAway:
             raise
-        except (Unavailable, DeadlineExpired):  # a peer is lost: who goes on elsewhere shall have what there is
+        except (Unavailable, DeadlineExpired):  # a peer is lost: commit the state for the pod that continues
             self._checkpoints.commit_now(range(len(self._members)))
             raise
         self._checkpoints.commit_now(range(len(self._members)))
@@ -120,7 +120,7 @@ class TrainRun:
         return algorithm.version, {name: one[list(members)] for name, one in algorithm.actor_state().items()}
 
     def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
-        """Write and commit these members as they are, at somebody's request, who waits for it as training does."""
+        """Write and commit these members as they are, on request. Training and the caller wait for it."""
         return self._checkpoints.commit_now(members, HURRY_S)
 
     def _evaluation_attributes(self) -> dict[str, float]:
@@ -158,7 +158,7 @@ class TrainRun:
         if wants_look and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:
-            self._fusion.finish()  # nobody has to wait for the evaluations and the checkpoints
+            self._fusion.finish()  # followers need not wait for the evaluations and the checkpoints
         if session.confirmed is not None:
             self._commit_winner(session.confirmed)
         elif selection is not None:

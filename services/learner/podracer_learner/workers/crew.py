@@ -1,8 +1,8 @@
-"""The workers of a round: who has which environments, and what becomes of them when workers leave, come or are slow.
+"""The workers of a round: how environments are shared among them as workers leave, join or are slow.
 
-A part whose worker is lost goes to a spare one at once, where there is one. Else the worker is looked for, and after a
-few seconds all environments are shared anew by those that are left; likewise where workers have come, and where some
-are so slow that others wait for them. Whoever gets other environments than before begins new episodes in them.
+The part of a lost worker goes to a spare worker at once, if there is one. Else the crew tries to reconnect, and after a
+few seconds shares all environments among the remaining workers. It also shares them anew when workers have joined, and
+when others wait for slow ones. A worker begins new episodes in environments that it did not have before.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class WorkerCrew:
         return sum(link.opened for link in self.links)
 
     def poll(self) -> None:
-        """Take what has come, and replace who is lost. Raises Unavailable (WORKER_LOST) where patience ends, what no
-        worker would do better, and why nobody will do where all are refused."""
+        """Take arrived rollouts and replace lost workers. Raises Unavailable (WORKER_LOST) when patience ends, errors
+        that any worker would have, and the reason if all workers are refused."""
         self._news.clear()
         self._options.check()
         if not self.links and self._discovery.known:
@@ -97,7 +97,7 @@ class WorkerCrew:
         self._news.wait(timeout_s)
 
     def regroup(self) -> None:
-        """Between two rollouts: share the environments anew, where that is due and nobody has begun the next one."""
+        """Between two rollouts: share the environments anew if that is due and no worker has begun the next one."""
         change = self.change_due()
         if change is not None and not any(
             link.arrivals or (link.times.outstanding and not link.late) for link in self.links
@@ -185,7 +185,7 @@ class WorkerCrew:
                 link.lose(DeadlineExpired(f"no message from it for {limit_s:.0f} s"))
 
     def _link(self, address: str, part: Part, *, late: bool = False) -> WorkerLink:
-        """`late`: it has been with another part, so nobody waits for it with this one before it has been in time."""
+        """`late`: the worker was late with another part, so rollouts do not wait for it until it has been in time."""
         link = WorkerLink(address, functools.partial(self._directory.open, address), part, self._link_options)
         link.late = late
         return link
@@ -225,8 +225,8 @@ class WorkerCrew:
         return [address for address in self._discovery.free() if self._avoided.get(address, -math.inf) <= now]
 
     def _avoid(self, link: WorkerLink) -> None:
-        """Whoever will not do is not asked again. One of another build is: another one may have its address some day,
-        and discovery looks at builds."""
+        """Do not ask an unsuitable worker again. One of another build may be asked again: another worker may get its
+        address, and discovery checks builds."""
         now = time.monotonic()
         if link.refused and link.problem is not None and link.problem.reason != "BUILD_MISMATCH":
             self._avoided[link.address] = math.inf

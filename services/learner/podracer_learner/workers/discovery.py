@@ -37,7 +37,7 @@ def resolve_host(host: str, port: int) -> Sequence[str]:
 class WorkerDirectory:
     """Knows workers by their names, from round to round. `addresses` is for one thread, `open` for any.
 
-    absent   addresses at which the last round found nobody with time: the next one begins without them
+    absent   addresses at which the last round found no free worker: the next one begins without them
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class WorkerDirectory:
         options: ChannelOptions,
         resolve: Callable[[str, int], Sequence[str]] = resolve_host,
     ) -> None:
-        """names: `unix:///path`, `host:port`, `dns:///host:port`. Connects to nobody. Raises InvalidInput for one that
-        is malformed, or that plaintext may not go to."""
+        """names: `unix:///path`, `host:port`, `dns:///host:port`. Does not connect. Raises InvalidInput for a malformed
+        name, or one that requires TLS."""
         self._names = [parse_address(name) for name in names]
         self._token, self._options, self._resolve = token, options, resolve
         self._last: dict[Address, Sequence[str]] = {}
@@ -71,8 +71,8 @@ class WorkerDirectory:
     def open(self, address: str) -> grpc.Channel:
         """A new channel to one of them, for the caller to close; it connects at the first call.
 
-        Nobody shares one: a call on a channel that another thread closes at that moment takes the process with it. And
-        a new one connects at once, where one that has failed would wait for up to two seconds.
+        Channels are not shared: a call on a channel that another thread is closing crashes the process. And a new
+        channel connects at once, while a failed one waits for up to two seconds.
         """
         return open_channel(address, self._token, self._options)
 
@@ -100,8 +100,8 @@ def _stands_for_several(name: Address) -> bool:
 
 
 class WorkerDiscovery:
-    """What it knows is at most a few seconds old. `known`: addresses of all workers; None as long as nobody has
-    looked."""
+    """Finds workers in a thread; its results are at most a few seconds old. `known`: addresses of all workers, None
+    before the first look."""
 
     def __init__(self, directory: WorkerDirectory, found: Callable[[], None], interval_s: float = _INTERVAL_S) -> None:
         """`found` is called when there is something new."""
@@ -119,7 +119,7 @@ class WorkerDiscovery:
         return [address for address in self._free if address not in self._taken]
 
     def take(self, addresses: Collection[str]) -> None:
-        """These have a part, and are asked no more; nobody else is to be believed free before it was asked again."""
+        """These workers have a part and are not asked any more. Workers taken before count as free once asked again."""
         self._free = tuple(address for address in self._free if address not in self._taken)
         self._taken = frozenset(addresses)
 

@@ -103,8 +103,8 @@ def join_states(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | 
 def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Rollout:
     """A rollout of `environments` of each member that have not answered, of the shapes of `like`: no row is valid.
 
-    standing [M, environments, *obs]: the observations at which their last rows ended. They stay there, so that those
-    rows keep their successors; None: zeros, nobody has seen them yet.
+    standing [M, environments, *obs]: the observations after their last rows. They are repeated, so that those rows
+    keep their successors; None: zeros, as there were no rows yet.
     """
     rollout = allocate_rollout(
         like.horizon,

@@ -51,8 +51,8 @@ def consecutive(counts: Sequence[int]) -> list[Part]:
 
 
 def is_worth_moving(counts: Sequence[int], rates: Sequence[float | None], better: Sequence[int]) -> bool:
-    """Whether the slowest worker would be done in three fifths of the time or less with `better` counts: whoever gets
-    other environments begins new episodes. Never before all rates are known."""
+    """Whether `better` counts would let the slowest worker finish in three fifths of the time or less. Less is not
+    worth it, as moved environments begin new episodes. False until all rates are known."""
     known = [rate for rate in rates if rate is not None and rate > 0]
     if len(known) < len(rates):
         return False

@@ -181,7 +181,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             artifact_id=artifact_id,
             request_id=header.request_id or None,
             kind=kind,
-            # The content is part of the key: an upload that fails half-way, or a second one, harms nobody's bytes.
+            # The content is part of the key, so a failed or repeated upload does not overwrite other bytes.
             key=artifact_key(project, artifact_id, f"{header.sha256[:16]}-{_FILE}"),
             size_bytes=header.size_bytes,
             sha256=header.sha256,

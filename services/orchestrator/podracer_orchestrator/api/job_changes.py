@@ -103,7 +103,7 @@ def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
     """Forget the checkpoints of an ended job, and of those that it has made, which are about to be deleted; returns
     where the objects of these jobs are.
 
-    From here on no alias can be pointed at them, and nobody starts from them. Raises as `require_unneeded` does.
+    From here on no alias can point at them, and no agent can start from them. Raises as `require_unneeded` does.
     """
     family = require_unneeded(session, job)
     for each in family:

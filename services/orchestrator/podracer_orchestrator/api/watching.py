@@ -121,7 +121,7 @@ class Watcher:
                 with self._keeping(uid), suppress(NotFound):  # it is deleted meanwhile
                     found = await self._response(await self._look(uid), after)
                     positions[uid] = max([after, *(event.position for event in found.events)])
-                    if found.events or not is_known:  # else what somebody has read just before is not new enough
+                    if found.events or not is_known:  # else a snapshot that was read just before is not new enough
                         yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
             is_new_here = False
             await self._changes.wait(DRAINING, self._changes.version(DRAINING), PROJECT_PAUSE_S)
@@ -178,7 +178,7 @@ class Watcher:
         return min(MOST_PAUSE_S, max(LEAST_PAUSE_S, self._cost_s * len(self._watched) / MOST_LOAD))
 
     async def _look(self, job_uid: str) -> _Snapshot:
-        """The job as it is now, or as somebody else has just read it."""
+        """The job as it is now, or as another watcher has just read it."""
         async with self._reading[job_uid]:
             version, known = self._changes.version(job_topic(job_uid)), self._snapshots.get(job_uid)
             began = self._clock.monotonic()
@@ -193,7 +193,7 @@ class Watcher:
             return found
 
     async def _response(self, snapshot: _Snapshot, after: int) -> service_pb2.WatchJobResponse:
-        """The snapshot with the events that somebody does not know yet. Shared: never change it."""
+        """The snapshot with the events after position `after`. Shared: never change it."""
         response = snapshot.responses.get(after)
         if response is None:
             found: Sequence[job_pb2.Event] = ()

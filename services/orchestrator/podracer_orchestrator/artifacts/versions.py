@@ -88,7 +88,7 @@ async def collect_uploads(
     """Forget what `forget_unneeded` says, and delete the objects that no artifact has and that were written before
     then: of what was forgotten, and of uploads that were cut off between the store and the database.
 
-    `storing` is held by whoever stores an object and has not yet recorded it.
+    An upload holds `storing` from storing its object until recording it.
     """
     await transactions.write(lambda session: forget_unneeded(session, before))
     for each in [project] if project is not None else await transactions.read(_projects):

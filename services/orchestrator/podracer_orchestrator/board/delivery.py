@@ -77,7 +77,7 @@ class Delivery:
                 await asyncio.sleep(_GATHER_S)
 
     async def flush(self, board: str) -> None:
-        """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
+        """Deliver all rows for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
         await self._exchange(board)
 
     async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> Cohort:
@@ -173,7 +173,7 @@ class Delivery:
             return
         try:
             candidates = (await self._board.get(board)).candidates
-        except PodracerError as error:  # whoever submits next is heard as well
+        except PodracerError as error:  # the next submission is heard as well
             logger.warning("cannot read the leaderboard of job %s: %s", job_uid, error)
             return
         await self._transactions.write(lambda session: claim(session, candidates))

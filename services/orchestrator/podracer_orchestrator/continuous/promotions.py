@@ -227,7 +227,7 @@ def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
 
 
 def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> None:
-    """A continuous job, whose environment nobody inspects, has the first promoted policy's."""
+    """A continuous job's environment is not inspected; its leaderboard takes that of the first promoted policy."""
     if job.description is not None:
         return
     if not job.is_continuous:

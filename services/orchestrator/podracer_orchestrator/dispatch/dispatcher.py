@@ -50,7 +50,7 @@ class Ask:
 
 
 Found = pod_pb2.Lease | ToPropose | None
-"""What there is for a pod: a lease, what has to be proposed first, or nothing."""
+"""What a pod gets: a lease, a cohort that has to be proposed first, or nothing."""
 
 
 class Dispatcher:
@@ -142,7 +142,7 @@ class Dispatcher:
             self._deadlines.renew(former.fence)
             return True, self._message(session, former)
         for lease in held:
-            # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
+            # A learner works on one lease at a time: one that asks again has lost, or forgotten, its former lease.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was restarted" if restarted else "its learner asked for other work"
             problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
@@ -154,10 +154,10 @@ class Dispatcher:
         return False, None
 
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
-        """Lease what there is; else say what has to be proposed; else None.
+        """A lease if there is work; else what has to be proposed; else None.
 
-        The job in whose turn this is comes first, by itself: mostly it is for this that it was asked. Others in which a
-        pod would have to wait for its turn come last: it may get something at once elsewhere.
+        The job whose `turn` this is comes first, as the request was mostly made for it. Jobs in which the pod would
+        have to wait for its turn come last, as another job may have work at once.
         """
         with session.no_autoflush:  # all is stored before; what is changed here is not asked for again
             pod = session.get_one(PodRow, ask.report.name)
@@ -277,7 +277,7 @@ class Dispatcher:
         lease = leases.grant(session, job, work, ask.asker, what, change.now)
         self._deadlines.begin(lease.fence, job.uid)
         if plan.learners > 1 and work.kind == WorkKind.TRAIN:
-            touch(session, WORK)  # there is somebody to follow
+            touch(session, WORK)  # there is a lead to follow
         return self._message(session, lease)
 
     def _message(self, session: Session, lease: LeaseRow) -> pod_pb2.Lease:

@@ -149,7 +149,7 @@ class LeaseOperations:
             followers.forget_time_since(session, self._clock.now())
             for job in jobs.in_states(session, frozenset(JobState)):
                 if job.active_since is not None:
-                    job.active_since = self._clock.now()  # nobody knows what went on meanwhile
+                    job.active_since = self._clock.now()  # the time in between is unknown
             return [(lease.fence, lease.job_uid) for lease in leases.held(session)]
 
         for fence, job_uid in await self._transactions.write(operation):

@@ -53,7 +53,7 @@ class WaitingPods:
 
 
 class Gauges:
-    """The task that counts what is in the database, where somebody wants metrics."""
+    """The task that updates gauges from the database, if metrics are exported."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions

@@ -71,7 +71,7 @@ class LeaseActions:
         return known.actions
 
     def _forget_old(self, now: float) -> None:
-        """Drop what nobody has asked for lately, once there is much of it."""
+        """Drop answers that were not used lately, once there are many."""
         if len(self._known) <= MOST_KNOWN:
             return
         for job_uid, known in list(self._known.items()):

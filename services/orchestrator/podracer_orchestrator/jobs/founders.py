@@ -51,7 +51,7 @@ def fits(session: Session, job: JobRow, prefix: str) -> bool:
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
-    """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
+    """An agent as a founder; None if its checkpoint is gone or damaged, or its specification is unknown."""
     row = session.get(CheckpointRow, prefix)
     if row is None or row.refused:
         return None
@@ -67,7 +67,7 @@ def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Fo
 
 
 def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:
-    """The cohort in which the agent of a checkpoint was trained last; empty where nobody knows."""
+    """The cohort in which the agent of a checkpoint was last trained; empty if unknown."""
     query = (
         select(WorkRow)
         .join(MemberRow, MemberRow.work_id == WorkRow.id)

@@ -72,7 +72,7 @@ class PodKind:
 
     @property
     def memory_bytes(self) -> int:
-        """What a pod needs, as long as nobody has measured one."""
+        """What a pod needs, until one has been measured."""
         return _FUSED_BYTES if self.is_fused else (self.workers + 2) * _PROCESS_BYTES
 
 

@@ -23,7 +23,7 @@ from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind
 BACK_OFF = timedelta(seconds=30)
 """How long a pod that has left a lead because something went wrong is not offered that lead again."""
 ROUND_OVER = "ROUND_OVER"
-"""Why a follower leaves whose lead has told it so: that one completes its work now, and nobody has to join it."""
+"""Reason of a follower whose lead told it to leave: the lead completes its work now and needs no followers."""
 CANNOT_FUSE = "PODS_CANNOT_FUSE"
 
 
@@ -36,7 +36,7 @@ class Place:
 
 
 def free_rank(taken: Collection[int], learners: int) -> int | None:
-    """The least rank that nobody has in a team of `learners`, whose lead has rank 0; None where it is complete."""
+    """The lowest free rank in a team of `learners`, whose lead has rank 0; None if the team is complete."""
     return next((rank for rank in range(1, learners) if rank not in taken), None)
 
 
@@ -94,7 +94,7 @@ def count_costs(session: Session, now: datetime) -> None:
 
 
 def forget_time_since(session: Session, now: datetime) -> None:
-    """Count from now on: nobody knows what followers did since their cost was counted last."""
+    """Count from now on: the followers' work since their cost was last counted is unknown."""
     for follower in _held(session):
         follower.cost_since = now
 

@@ -114,7 +114,7 @@ _PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
 
 
 def find(session: Session, holder: Holder) -> LeaseRow:
-    """Somebody's lease, whatever its state; its job and work are known then. Raises Fenced where there is none."""
+    """The holder's lease in any state, with its job and work loaded. Raises Fenced if there is none."""
     found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
     return named(None if found is None else found[0], holder)
 

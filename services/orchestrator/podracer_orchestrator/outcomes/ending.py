@@ -77,8 +77,8 @@ def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: fl
 def _finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
-    The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    has a stage after training still to go through, that comes before the end.
+    By then the leaderboard has the result of the last challenge and has named the next claim. A stage after training
+    that is still open comes before the end.
     """
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
@@ -108,7 +108,7 @@ def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
 
 
 def _has_claims(session: Session, job: JobRow, now: datetime) -> bool:
-    """Whether somebody waits to be challenged, or may once the leaderboard has heard of the last challenge."""
+    """Whether a candidate waits for a challenge, or may once the leaderboard has the last challenge's result."""
     return next_challenge(session, job, now) is not None or outbox.has_challenge(session, outbox.board_of(job))
 
 

@@ -1,7 +1,7 @@
-"""The last training of a job (RETRAIN): its best candidate once more, where the job says so with other arguments of the
-environment, and judged by nobody. What comes of it is what the job ends with.
+"""The last training of a job (RETRAIN): its best candidate is trained once more, if wanted with other arguments
+of the environment. The result is not evaluated and becomes the job's final policy.
 
-Whatever becomes of it, the job ends afterwards; where it fails, with the candidate itself.
+The job ends afterwards in any case. If retraining fails, it ends with the candidate itself.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ class Trouble:
 class Capacity:
     """What a pool has and uses, as last measured.
 
-    cores, used_cores              of the machine; used by anybody
+    cores, used_cores              of the machine; used by all processes
     memory_bytes, available_bytes  of the machine; what pods could have without swapping
-    gpus, usable_gpus              of the machine; without those that somebody else uses
+    gpus, usable_gpus              of the machine; without those in use by other programs
     max_pods                       at most
     pods                           what each pod takes, by name
-    growth                         in place of all that in a cluster, of which nobody knows what it has
+    growth                         instead of all these, in a cluster whose resources are unknown
     asked_bytes                    memory that the jobs had asked for when a pod was made that is held to it, by name
     """
 
@@ -98,12 +98,12 @@ class PoolBackend(ABC):
     @property
     @abstractmethod
     def capacity(self) -> Capacity | None:
-        """What there is; None where it cannot be told, because pods come by themselves, or not yet."""
+        """The pool's capacity; None if unknown: pods are started elsewhere, or it is not measured yet."""
 
     async def start(self, former: Sequence[str]) -> None:  # noqa: B027 - most have nothing to take up
         """Begin. `former` are the pods that a process before this one had made, where they can have outlived it."""
 
-    async def check(self) -> None:  # noqa: B027 - most need nobody's leave
+    async def check(self) -> None:  # noqa: B027 - optional
         """Raise a PodracerError while it can make no pods, as it is deployed."""
 
     async def measure(self) -> None:  # noqa: B027 - nothing to look at where pods come by themselves
@@ -125,7 +125,7 @@ class PoolBackend(ABC):
 
 
 class StaticPool(PoolBackend):
-    """Pods come by themselves: somebody else starts learners, which lease. It makes and removes nothing."""
+    """A pool that makes and removes no pods: learners are started elsewhere and ask for leases."""
 
     name = "static"
 

@@ -16,7 +16,7 @@ from podracer_orchestrator.tables import LeaseRow, PodRow, PodState, WorkKind
 
 @dataclass(frozen=True, slots=True)
 class PodChoice:
-    """New pods by name, the pods that stay, and those that nobody needs, newest first."""
+    """New pods by name, the pods that stay, and surplus pods, newest first."""
 
     new: Mapping[str, PodKind]
     kept: Sequence[PodRow]

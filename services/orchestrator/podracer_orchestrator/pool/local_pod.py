@@ -26,7 +26,7 @@ LEARNER_GRACE_S = 3.0
 STOP_GRACE_S = 3.4
 """How long all processes together have; Ctrl-C must end everything within 5 s."""
 DRAIN_GRACE_S = 30.0
-"""How long the learner of a pod that the pool gives up has: nobody waits for it, and a long update is worth its end."""
+"""How long the learner of a surplus pod has to end: no user waits for it, and a long update is worth finishing."""
 _STEADY_S = 20.0
 """A process that has lived so long had started well: the next wait is short again."""
 TAIL_BYTES = 4000

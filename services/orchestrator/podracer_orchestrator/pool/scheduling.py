@@ -185,10 +185,10 @@ class _Account:
 class FairShare:
     """Stride scheduling: the next free pod works for the job that has used least for its weight since it joined.
 
-    A job's turn grows by the device seconds that it uses, divided by its weight; who joins begins at the least turn of
-    those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
-    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Nobody saves up: a job that cannot take a pod that
-    it is offered is put level with the job that does.
+    A job's turn grows by the device seconds that it uses, divided by its weight. A job that joins begins at the least
+    turn of those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
+    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Jobs do not save up turns: a job that cannot take an
+    offered pod is put level with the job that takes it.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class FairShare:
             account = self._accounts.get(load.job_uid)
             if account is None:
                 rivals = [each for each in loads if each.job_uid in turns and each.kind == load.kind]
-                # Where it competes with nobody: as those that work, not as one that waits for what never comes.
+                # Without rivals: level with the jobs that work, not with one that waits in vain.
                 rivals = rivals or [each for each in loads if each.job_uid in turns and each.held]
                 turns[load.job_uid] = min((turns[each.job_uid] for each in rivals), default=0.0)
             elif account.weight == load.weight:

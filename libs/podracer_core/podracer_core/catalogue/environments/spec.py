@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """Where a file is and what it is; whoever fetches it verifies it.
+    """A file in the object store; the reader verifies it.
 
     key         in the object store
     sha256      of its bytes, 64 lower-case hexadecimal digits
@@ -72,7 +72,7 @@ class EnvironmentSpec:
                          one that holds packages, or a package folder itself (with an `__init__.py`)
     kwargs               arguments of the constructor, JSON values
     max_episode_steps    truncates episodes; None leaves the environment's own limit
-    code                 packed code in the object store; whoever starts the environment makes it a `code_path` first
+    code                 packed code in the object store; it becomes a `code_path` before the environment starts
     data                 data sets by argument of the constructor: paths of files here, or files in the object store,
                          which become paths likewise
     """

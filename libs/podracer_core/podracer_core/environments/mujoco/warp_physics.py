@@ -182,7 +182,7 @@ class WarpPhysics(Physics):
             mjw.rne_postconstraint(self._model, self._data)
 
     def _run(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Do Warp's `work`. On a CPU, where nobody captures the whole step, it is captured here and replayed."""
+        """Run Warp's `work`. On a CPU the whole step is not captured elsewhere, so it is captured here."""
         with on_torch_stream(self.device):
             if self.device.type == "cuda":
                 work()

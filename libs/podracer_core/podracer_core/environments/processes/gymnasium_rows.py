@@ -172,7 +172,7 @@ class GymnasiumRows(Rows):
         for environment in self._environments:
             try:
                 environment.close()
-            except Exception:  # noqa: BLE001 - user code may raise anything; there is nobody left to answer
+            except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
                 traceback.print_exc(file=sys.stderr)
 
     def _act(self, rows: SharedArrays) -> bool:

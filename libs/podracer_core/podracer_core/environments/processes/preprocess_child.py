@@ -171,7 +171,7 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
     server = Server(memory)
-    with contextlib.suppress(ConnectionError):  # the parent is gone: nobody is left to tell
+    with contextlib.suppress(ConnectionError):  # the parent is gone
         serve(Channel(connection, spins=spins), server)
     server.close()
 

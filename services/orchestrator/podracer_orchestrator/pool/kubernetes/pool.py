@@ -205,7 +205,7 @@ class KubernetesPool(PoolBackend):
             since = self._drain_since.setdefault(name, now)
             works = newest is not None and status.is_running(newest)
             if outcome or not works or now - since >= DRAIN_S or name not in self._known:
-                ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
+                ending.append(self._delete(job, "Foreground"))  # a pod without a row is not told to end
         await _all(ending)
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
@@ -287,7 +287,7 @@ class KubernetesPool(PoolBackend):
         self._refusals[name] = error
 
     async def _owner(self) -> Item:
-        """The ConfigMap that owns all Jobs. It is applied and never made here: whoever deletes it wants their end."""
+        """The ConfigMap that owns all Jobs. It is never made here: deleting it means that all Jobs shall end."""
         name = f"{self._config.pool_name}-pool"
         try:
             owner = await self._in_thread(partial(self._api.get, "configmaps", name))
