@@ -72,7 +72,7 @@ class LeaseLoop:
         self._cache = config.file_cache()
         self._spool: SpoolFolder | None = None
         if not isinstance(store, FolderStore):
-            only_ours = config.spool_dir is None  # in a folder for everybody's temporary files
+            only_ours = config.spool_dir is None  # the default is in the shared temporary folder
             self._spool = SpoolFolder(config.spool_folder(), config.spool_size, only_ours=only_ours)
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 

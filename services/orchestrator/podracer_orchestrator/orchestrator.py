@@ -80,7 +80,7 @@ class Orchestrator:
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
         self.storing = asyncio.Lock()
-        """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
+        """Held from storing an uploaded object until recording it, and while deleting one."""
         self.retention = RetentionTask(transactions, board, self._delivery, store, self.storing, self.clock, config)
         self._config = config
         self._channel = channel

@@ -1,7 +1,7 @@
 """The orchestrator's tables. Messages are stored in protobuf's wire form.
 
 jobs ──< works ──< work_members        what is asked for, the pieces of work, the members of a cohort
-  │        └──< leases                 who holds which piece; the fence is the primary key and only grows
+  │        └──< leases                 which pod holds which piece; the fence is the primary key and only grows
   ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
   │                                    pods, settings stand alone
   ├──< job_files >── artifacts         the uploaded files that a job needs

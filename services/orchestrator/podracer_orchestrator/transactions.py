@@ -73,7 +73,7 @@ class ChangeFeed:
         return self._versions[topic]
 
     def notify(self, topics: Iterable[str]) -> None:
-        """Wake everyone who waits for one of `topics`."""
+        """Wake all tasks that wait for one of `topics`."""
         for topic in topics:
             self._versions[topic] += 1
             for future in self._waiting.pop(topic, ()):
@@ -81,7 +81,7 @@ class ChangeFeed:
                     future.set_result(None)
 
     def notify_all(self) -> None:
-        """Wake everyone."""
+        """Wake all waiting tasks."""
         self.notify(list(self._versions))
 
     async def wait(self, topic: str, version: int, timeout_s: float) -> bool:

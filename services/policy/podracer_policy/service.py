@@ -28,7 +28,7 @@ METHODS = {
     **{f"{_SERVICE}/{name}": (Role.CLIENT, Role.CONTROL) for name in ("Act", "ActStream", "ListPolicies", "GetPolicy")},
     **{f"{_SERVICE}/{name}": (Role.CONTROL,) for name in ("LoadPolicy", "UnloadPolicy")},
 }
-"""Who may call what: who acts with a policy cannot exchange it."""
+"""The roles of each method: a client that acts with a policy cannot exchange it."""
 
 _IN_FLIGHT = 64
 """Requests of one stream that are not answered yet; further ones are not read."""

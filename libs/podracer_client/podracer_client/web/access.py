@@ -1,4 +1,4 @@
-"""Who may see the page: a browser that was given the key, at the names that the page has.
+"""Access to the page: a browser that has the key, at the page's host names.
 
 A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
 and an act needs our Origin and a header that a form cannot send.

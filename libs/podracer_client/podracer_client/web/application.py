@@ -77,7 +77,7 @@ class Page:
 
     @contextmanager
     def _following(self, name: str) -> Iterator[Feed]:
-        """A job, or for an empty name all of them, is followed once for all who look at it."""
+        """A job (an empty name: all jobs) is followed once for all its clients."""
         if name not in self._followed:
             feed = Feed(asyncio.get_running_loop(), LOGS)
             following = JobFollowing(self._upstream, feed, name) if name else JobsFollowing(self._upstream, feed)

@@ -62,7 +62,7 @@ class Experience:
     def add(self, rollout: Rollout) -> None:
         """Take in a rollout. The first one decides the shapes; raises InvalidInput where there is no memory for them,
         and for a rollout of other members."""
-        if rollout.members != self._members:  # one member's would become everybody's unnoticed
+        if rollout.members != self._members:  # else one member's would broadcast to all members
             raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self._members}")
         if self.replay is None:
             self.replay = Replay(

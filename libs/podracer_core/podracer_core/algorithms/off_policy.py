@@ -82,7 +82,7 @@ class OffPolicy(Algorithm):
         }
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
-        # Known to the host, so that who does not limit them does not pay for it.
+        # Known to the host, so that the path without a limit costs nothing.
         self._limits_gradients = [norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]]
         self._replay_keys, self._noise_keys = torch.empty_like(self.seeds), torch.empty_like(self.seeds).unsqueeze(1)
         self._open_streams()

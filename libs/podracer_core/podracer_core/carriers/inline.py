@@ -4,8 +4,8 @@ A message carries at most 1 MiB of tensor bytes; what does not fit is announced 
 TensorChunk messages, in order. Encoding copies a tensor once (into the `bytes` that protobuf wants) and decoding once
 (into memory of its own, so that the result may be written to and outlives the message).
 
-The ends of a stream hand what is large to staging slots where the stream has any (`slots`); what does not fit there, or
-finds no slot free, goes inline. So who sends and who receives need not know the carrier.
+If the stream has staging slots (`slots`), large tensors go there. Tensors that do not fit, or find no free slot, go
+inline. So sender and receiver need not know the carrier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two ends of a stream's staging slots: who fills them and who copies them out. Neither waits for ever.
+"""The two ends of a stream's staging slots: the writer and the reader. Neither waits forever.
 
 A slot is handed over with the header that names it, all tensors of a header being in one, and comes back with a
 SlotReturn that repeats its generation. So a return that is late (the slot has been handed over again) or comes twice

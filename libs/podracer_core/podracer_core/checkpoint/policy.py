@@ -106,7 +106,7 @@ _HEADER = "podracer"
 
 
 def pack_policy(checkpoint: Checkpoint) -> bytes:
-    """What acting needs of a checkpoint as one file: for who has no store, and knows files by their hash.
+    """The parts of a checkpoint that acting needs, as one file, for services without an object store.
 
     A safetensors file with tensors `<group>/<name>`, and in its header the checkpoint's metadata and libraries as JSON.
     The same checkpoint always gives the same bytes.

@@ -88,7 +88,7 @@ def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
 
 
 def device_for(wanted: str, spec: EnvironmentSpec) -> str:
-    """Where who may choose steps an environment: `wanted`, or for "auto" a GPU where there is one and it runs there."""
+    """The device to step an environment on: `wanted`; for "auto" CUDA if it is available and supported, else CPU."""
     if wanted != "auto":
         return wanted
     fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")

@@ -65,8 +65,8 @@ class VecEnvironment(ABC):
     `observation_space` and `action_space` are those of a single environment. Actions: Discrete int64 [N] in 0 … n-1
     (the environment adds `start`), MultiDiscrete and MultiBinary int64 [N, k], Box float32 [N, *shape], which the
     environment clips to its bounds. Every `step` begins with `check_action`. It looks at the shape and the type only:
-    a number outside 0 … n-1 is the caller's mistake, and what comes of it is not defined. Tensors that `reset` and
-    `step` return live until the next step; who keeps them passes `out` or copies.
+    a number outside 0 … n-1 is the caller's mistake, and its effect is undefined. Tensors that `reset` and `step`
+    return are valid until the next step; to keep them, pass `out` or copy them.
     """
 
     num_envs: int

@@ -144,7 +144,7 @@ class FusionTable:
 
     @property
     def present(self) -> Fused:
-        """The newest state that has been fused, or the one that all begin with: for who joins."""
+        """The newest fused state, or the initial one, for a learner that joins."""
         return self._present
 
     @property

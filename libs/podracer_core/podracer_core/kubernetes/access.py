@@ -1,4 +1,4 @@
-"""Where the API server is, and who we are there: a service account in the cluster, or a kubeconfig outside of it."""
+"""The API server's address and this process's credentials: a service account in the cluster, else a kubeconfig."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClusterAccess:
     _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """What shows who we are; the former token stays where its file cannot be read any more.
+        """The credentials of a call. If the token's file cannot be read any more, the former token stays in use.
 
         Raises OSError or Unavailable while there is no token yet: no call goes out without it.
         """

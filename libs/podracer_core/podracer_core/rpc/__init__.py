@@ -3,13 +3,13 @@
 limits       every default time-out and size, in one place
 address      where a server listens and a client calls; what counts as local
 tokens       the secrets: one token file a role, lease tokens, a client's own token
-auth         which role may call which method, and who is calling now
+auth         which role may call which method, and the current caller
 status       PodracerError <-> google.rpc.Status
 guard        the server interceptors: authorization and the mapping of errors (sync and aio)
 binding      what both kinds of server need before they can listen
 server       grpc.server: worker, learner, evaluator
 aio_server   grpc.aio.server: orchestrator, leaderboard, policy server; what makes its health say that it can work
-health       grpc.health.v1 for everybody, also on a port of its own; probe: asks it
+health       grpc.health.v1 without a token, also on a port of its own; probe: asks it
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel
 backoff      waiting longer after each failure

@@ -47,7 +47,7 @@ class AioRpcServer:
         await self._health.set_ready(True)
 
     async def set_ready(self, ready: bool) -> None:
-        """Have health say whether it can work; nothing makes ready again who drains."""
+        """Set the health status. A draining server stays not ready."""
         await self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Who may call what: one table a server, from method to roles, and the identity of the caller in a handler."""
+"""Authorization: one table per server, from method to roles, and the identity of the caller in a handler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HEALTH_PREFIX = "/grpc.health.v1.Health/"
 REFLECTION_PREFIX = "/grpc.reflection."
 
 MethodTable = Mapping[str, Collection[Role]]
-"""`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: every method of a server, with who may call it."""
+"""`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: the roles that may call each method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is calling; a lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
-    `projects` are those that the token is for; None: all."""
+    """The caller. A lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
+    `projects`: those that the token is for; None: all."""
 
     role: Role
     lease_id: str = ""
@@ -53,7 +53,7 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 
 class Authorizer:
-    """Decides whether a call may go on. A method that is not in the table is refused to everyone.
+    """Decides whether a call may proceed. A method that is not in the table is refused for all roles.
 
     Health is open to all; reflection to every valid token.
     """

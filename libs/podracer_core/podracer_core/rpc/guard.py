@@ -1,8 +1,8 @@
-"""The server interceptors: who may call (Authorizer), and what a failure looks like from outside.
+"""The server interceptors: authorization (Authorizer), and the mapping of errors to statuses.
 
 This is the one place where exceptions become statuses. A PodracerError becomes its own status; anything else is
 logged with its traceback under a short id, and the caller sees INTERNAL with that id and nothing more. Handlers
-raise PodracerErrors and never call `context.abort`; `current_caller()` tells them who is calling.
+raise PodracerErrors and never call `context.abort`; `current_caller()` returns the caller's identity.
 """
 
 from __future__ import annotations

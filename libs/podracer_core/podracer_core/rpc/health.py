@@ -1,4 +1,4 @@
-"""How a process is, for everybody: `grpc.health.v1` on its own server, and on a port that serves nothing else.
+"""The health of a process, without a token: `grpc.health.v1` on its own server, and on a port for health alone.
 
 That port (PODRACER_HEALTH_LISTEN) is plain text and asks for no token, since the probes of a kubelet or of a container
 engine have neither token nor certificate. It may listen beyond this machine: it tells a status and nothing else.
@@ -21,7 +21,7 @@ READINESS, LIVENESS = "", "liveness"
 
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 _CALLS = 16
-"""At once on the port for health alone, where everybody may call."""
+"""The most concurrent calls on the port for health alone, which asks for no token."""
 _OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 4096))
 _STOP_S = 0.2
 
@@ -82,7 +82,7 @@ class AioHealth:
             await self._server.start()
 
     async def set_ready(self, ready: bool) -> None:
-        """Nothing makes ready again who drains."""
+        """A draining server stays not ready."""
         for name in self._names:
             await self.servicer.set(name, _SERVING if ready and not self._draining else _NOT_SERVING)
 

@@ -125,7 +125,7 @@ class SessionSlots:
             with self._lock:
                 self._sessions.add(session)
                 draining = self._draining
-            # gRPC does not interrupt who waits for a next response when the client has gone.
+            # gRPC does not interrupt a thread that waits for a next response when the client has disconnected.
             context.add_callback(session.outbox.close)
             arguments = (session, itertools.chain([first], requests))
             threading.Thread(target=_read, args=arguments, name="session-reader", daemon=True).start()

@@ -36,7 +36,7 @@ class Outbox(Generic[Message]):
         self._entries.put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` to who iterates, after what was put before."""
+        """Raise `error` in the iterating thread, after the entries that were put before."""
         self._entries.put(_End(error))
 
     def close(self) -> None:
@@ -67,8 +67,8 @@ class StreamCall(Generic[Message, Item]):
         decode: Callable[[Any], Item | None],
         arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when there is something to
-        receive, and when the stream is over: who has several streams waits for all of them at once."""
+        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an item has arrived
+        and when the stream is over, so that a caller can wait for several streams at once."""
         self._outbox: Outbox[Message] = Outbox()
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
         self._next: Item | _End | None = None
@@ -119,7 +119,7 @@ class StreamCall(Generic[Message, Item]):
                 if item is not None:
                     self._put(item)
             self._put(_End())
-        except Exception as error:  # noqa: BLE001 - a mistake of ours too must reach who waits, not hang them
+        except Exception as error:  # noqa: BLE001 - any error must reach the waiting thread, not hang it
             if not isinstance(error, PodracerError):
                 error.add_note("".join(traceback.format_exception(error)))
             self._put(_End(error.with_traceback(None)))  # its frames hold the call, which is to hold the error

@@ -1,4 +1,4 @@
-"""TLS on both sides of every hop: who we are, and by whose word we believe others.
+"""TLS on both sides of every hop: this process's certificate, and the authority that it trusts.
 
 A name in a certificate is a role (`learner.podracer`), not an address: pods come and go, and so do their addresses.
 """
@@ -37,7 +37,7 @@ class TlsMaterial:
 
 
 class TlsFolder:
-    """A folder with `ca.pem` (whom we believe), `cert.pem` and `key.pem` (who we are).
+    """A folder with `ca.pem` (the trusted authority), `cert.pem` and `key.pem` (this process's certificate).
 
     A server looks whether they have changed at every handshake, so they can be renewed without a restart; a channel
     reads them when it is made.

@@ -28,7 +28,7 @@ class ServiceSettings:
     listen          address to serve at; port 0 takes a free one
     tokens          folder with the token files `client`, `pod`, `control`
     threads         threads that torch computes with; unset: torch's own choice
-    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, and talk only to who has a
+    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, only with peers that have a
                     certificate of the same authority (unix sockets excepted)
     allow_insecure  serve and call beyond this machine in plain text where there is no TLS
     health_listen   address of a second port, in plain text, that tells whether this process is alive and ready, and

@@ -151,7 +151,7 @@ def _act(requests: Sequence[_Request]) -> Tensor | Exception:
 
 
 def _settle(requests: Sequence[_Request], outcome: Tensor | Exception) -> None:
-    """Answer each; who has gone meanwhile is not told."""
+    """Answer each request that still waits."""
     if isinstance(outcome, Exception):
         for request in requests:
             if not request.answer.done():

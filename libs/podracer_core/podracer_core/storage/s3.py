@@ -65,7 +65,7 @@ _CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
 
 @dataclass(frozen=True)
 class S3Settings:
-    """Where the S3 server is, and who we are there.
+    """The S3 server's address and credentials.
 
     endpoint        https://host or http://host:port
     access_key, secret_key   leave both out to use AWS's default credentials: its variables, its file of keys, or the
@@ -235,7 +235,7 @@ def _quick(settings: S3Settings) -> S3Settings:
 
 
 class _AwsIdentity(Provider):
-    """Who AWS says this machine is. Its keys are fetched again before they end."""
+    """AWS's default credentials of this machine. Keys are fetched again before they expire."""
 
     def __init__(self, http: urllib3.PoolManager) -> None:
         self._role = IamAwsProvider(http_client=http)

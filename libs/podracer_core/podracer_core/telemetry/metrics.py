@@ -101,7 +101,7 @@ ALL: tuple[Metric, ...] = tuple(value for value in list(vars().values()) if isin
 
 
 class _Listening:
-    """Whether anybody wants metrics of this process."""
+    """Whether this process exports metrics."""
 
     now = False
 

@@ -29,7 +29,7 @@ _ZERO = re.compile("0+")
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """Which span, of which trace, and whether anybody records that trace."""
+    """The ids of a span and of its trace, and whether the trace is recorded."""
 
     trace_id: str
     span_id: str
@@ -132,7 +132,7 @@ def record_spans(sinks: Sequence[SpanSink], is_sampled: Callable[[str], bool] = 
 
 
 def are_recorded() -> bool:
-    """Whether anybody records spans here."""
+    """Whether this process records spans."""
     return _recorder.recording is not None
 
 

@@ -35,7 +35,7 @@ class FusionTransport(ABC):
     def closes(self, last: bool) -> bool:
         """Whether an epoch ends with this update however short it is, since the round does; `last`: by its plan.
 
-        So it is for who speaks for the agent: what others have brought to that epoch would else be lost.
+        So it is for the lead: contributions of others to that epoch would else be lost.
         """
         return False
 
@@ -76,7 +76,7 @@ class EpochFusion:
         self.sharing.settle()
 
     def after_update(self, *, last: bool = False) -> Tensor | None:
-        """To be called after every update, before anybody is given its weights. `last`: the round is over with it.
+        """Call it after every update, before the weights are given out. `last`: it is the round's last update.
 
         Returns by how much the agents' environment steps, int64 [M], are more than this learner's own: the others' that
         have been fused, less its own where it was left out. None where nothing was fused.

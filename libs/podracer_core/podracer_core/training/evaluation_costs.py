@@ -21,7 +21,7 @@ class EvaluationSchedule:
     """Keeps evaluation to `fraction` of what a round uses, and spends it where it matters.
 
     What is used is in seconds of processors, evaluation included, or in seconds of the GPU where there is one.
-    `round_s` is what the whole round will use, as far as anybody knows.
+    `round_s` is what the whole round is expected to use.
 
     A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
     policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end: what

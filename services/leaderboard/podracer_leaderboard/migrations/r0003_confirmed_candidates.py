@@ -1,4 +1,4 @@
-"""Whether a candidate was confirmed, by which evaluations, and who gave way to one that was not yet."""
+"""Whether a candidate was confirmed, by which evaluations, and which one gave way to an unconfirmed one."""
 
 from __future__ import annotations
 

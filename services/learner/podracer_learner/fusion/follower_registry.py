@@ -53,7 +53,7 @@ class FollowerRegistry:
             lead = self._lead
         if lead is None:
             raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
-        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as who leads has done
+        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as a lead has done
 
         sessions: list[FollowerSession] = []
 

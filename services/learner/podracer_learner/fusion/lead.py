@@ -1,4 +1,4 @@
-"""The lead of a fusion: collects what followers bring, fuses, and answers everyone."""
+"""The lead of a fusion: collects the followers' contributions, fuses, and answers them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a follower is told: a state to go on from, as one who `joined` or as one who has brought something; or,
-    where `fused` is None, that nothing was fused."""
+    """The answer to a follower: the state to continue from, after it `joined` or contributed. `fused` is None if
+    nothing was fused."""
 
     fused: Fused | None
     joined: bool = False

@@ -47,7 +47,7 @@ def contribution_requests(
 def fused_responses(
     fused: Fused, encoder: TensorEncoder, carrier: tensor_pb2.CarrierChoice | None = None
 ) -> Iterator[learner_service_pb2.FuseResponse]:
-    """A header, and the chunks that belong to it; with a `carrier` it is the answer to who joins."""
+    """A header, and the chunks that belong to it; with a `carrier` it is the answer to `join`."""
     tensors = _tensors(fused.state) | {_NORMALIZER + _TRANSITIONS: fused.state.transitions}
     messages, chunks = encoder.encode(tensors)
     header = learner_service_pb2.FusionResult(

@@ -175,7 +175,7 @@ class ReplayCache:
         return self._kept.get(agent.initialization.parents[0].agent, (None, None))[1]
 
     def forget(self) -> None:
-        """Give back the memory: who has just begun has taken what there was."""
+        """Free the memory: the new round has taken what it needs."""
         self._kept.clear()
 
     def _keep(self, algorithm: Algorithm, members: Iterable[tuple[str, int, int | None]]) -> None:

@@ -136,7 +136,7 @@ class RoundMeter:
 
 
 class RoundReports:
-    """Tells a TRAIN lease's progress and evaluations to its renewals, and its progress to who looks at this learner."""
+    """Reports a TRAIN lease's progress and evaluations to its renewals, and its progress to the learner's status."""
 
     def __init__(self, held: HeldLease, setup: RoundSetup, session: TrainingSession, status: LearnerStatus) -> None:
         self._held, self._setup, self._session, self._status = held, setup, session, status

@@ -172,7 +172,7 @@ class TrainRun:
         self._complete(outcomes)
 
     def _commit_winner(self, confirmed: Judgement) -> None:
-        """Who reached the target comes first: its checkpoint counts before anything else is written."""
+        """Commit the member that reached the target first, before anything else is written."""
         self._reports.deliver()
         self._checkpoints.commit_winner(confirmed)
         logger.info(

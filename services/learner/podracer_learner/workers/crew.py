@@ -29,7 +29,7 @@ _REBALANCE_S = 20.0
 _FROZEN_S = 20.0
 _FROZEN_FACTOR = 10.0
 _STARTING_S = 60.0  # environments may take long to start
-_SHORT_LIFE_S, _AVOIDED_S = 5.0, 30.0  # who loses a session so soon after it was opened has to wait so long for a part
+_SHORT_LIFE_S, _AVOIDED_S = 5.0, 30.0  # a worker whose session was shorter is not used for this time
 
 Assignment = Sequence[tuple[str, int]]
 """Address and number of environments of each worker, in the order of the parts."""
@@ -135,7 +135,7 @@ class WorkerCrew:
             link.close()
 
     def _assign(self, wanted: Assignment) -> None:
-        """Give everybody a part; who has the same as before goes on."""
+        """Give each worker its part. Workers with an unchanged part continue."""
         before = {link.address: link for link in self.links}
         parts = consecutive([count for _, count in wanted])
         links = []

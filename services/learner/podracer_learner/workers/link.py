@@ -65,7 +65,7 @@ class LinkOptions:
 
 
 class WorkerLink:
-    """A session that is opened again whenever it breaks. It never waits: who polls it does.
+    """A session that is opened again whenever it breaks. It never blocks: its poller waits.
 
     part        the first environment within each member, and how many
     arrivals    what has come and was not taken yet, the oldest first

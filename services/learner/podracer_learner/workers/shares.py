@@ -99,7 +99,7 @@ class UsualDuration:
         self._durations.append(duration_s)
 
     def clear(self) -> None:
-        """Who collects what has changed."""
+        """Forget all durations: the workers' parts have changed."""
         self._durations.clear()
 
     @property

@@ -63,7 +63,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     def __init__(
         self, transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, clock: Clock, quotas: Quotas
     ) -> None:
-        """`storing` is held from when an object is stored until it is recorded, and by who deletes one."""
+        """`storing` is held from storing an object until recording it, and while deleting one."""
         self._transactions = transactions
         self._quotas = quotas
         self._store = store
@@ -211,7 +211,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
 
 async def _read_on(requests: AsyncIterator[artifact_pb2.UploadRequest]) -> None:
-    """Let a client finish what it is sending, for a while: who is cut off in the middle learns no reason."""
+    """Let a client finish sending, for a while: a client that is cut off does not see the error."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READ_ON_S):
             async for _ in requests:

@@ -263,7 +263,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
 
 def _caller() -> str:
-    """Who calls, for people: a token's role, and its projects where it is not for all."""
+    """The caller as text: the token's role, and its projects unless it is for all."""
     caller = current_caller()
     return f"{caller.role} of {', '.join(sorted(caller.projects))}" if caller.projects is not None else f"{caller.role}"
 

@@ -162,7 +162,7 @@ class Watcher:
 
     @contextmanager
     def _keeping(self, job_uid: str) -> Iterator[None]:
-        """What is read of a job meanwhile is kept, for all who look at it at that time."""
+        """Keep a job's snapshots meanwhile, for all watchers of it at that time."""
         self._watched[job_uid] += 1
         try:
             yield

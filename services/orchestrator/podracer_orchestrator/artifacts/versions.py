@@ -56,7 +56,7 @@ def replace_content(session: Session, present: ArtifactRow, new: ArtifactRow) ->
 
 
 def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
-    """Let the jobs that were given the content of `former` need that; who has the name alone still needs the name."""
+    """Let jobs that use the content of `former` need that version; jobs that use only the name still need the name."""
     there = JobFileRow.project == former.project
     query = select(JobFileRow).where(there, JobFileRow.artifact_id == name)
     has = set(session.scalars(select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)))

@@ -32,7 +32,7 @@ _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAIT
 
 
 class AgentActs:
-    """Carries out acts; `by` says who wants it, for the event."""
+    """Carries out acts; `by` is the caller, for the event."""
 
     def __init__(
         self,

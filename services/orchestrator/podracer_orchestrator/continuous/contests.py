@@ -118,9 +118,9 @@ def outcome(session: Session, job: JobRow) -> Contest | None:
 def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
     """Whether the challenger takes the champion's place, and why, for people.
 
-    Its mean has to be above the champion's by more than `margin`. Where episodes differ, so has to be the lower end of
-    the 95 % interval of the mean difference, paired by seed: chance alone must not promote anybody. Where evaluation is
-    deterministic, the mean is the environment's own statistic, and there is nothing else to compare.
+    Its mean has to be above the champion's by more than `margin`. If episodes differ, the lower end of the 95 %
+    interval of the mean difference, paired by seed, has to be so too: chance alone must not promote a policy. If
+    evaluation is deterministic, the mean is the environment's own statistic, and only that is compared.
     """
     if not (evaluation_works.is_finite(champion) and evaluation_works.is_finite(challenger)):
         return False, "an evaluation is not a finite number"

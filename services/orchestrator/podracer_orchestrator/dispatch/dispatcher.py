@@ -206,7 +206,7 @@ class Dispatcher:
     def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
         """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
 
-        Who leads begins at once and alone; who follows joins it later. What another lead has lost comes first.
+        A lead begins at once and alone; followers join it later. Work that another lead has lost comes first.
         """
         pod, now, plan = ask.report, self._clock.now(), plan_of(job)
         can_fuse = ask.capabilities.can_fuse

@@ -118,7 +118,7 @@ class _Held:
 
 
 def _of_job(job: JobRow, now: datetime) -> Action:
-    """What all who train for the job are told."""
+    """The orders of all pods that train for the job."""
     if job.time_to_target_s is not None:
         return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
     limit_s = plan_of(job).budget.active_time_s

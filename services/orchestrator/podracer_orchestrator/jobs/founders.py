@@ -78,7 +78,7 @@ def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]
 
 
 def needed(session: Session) -> dict[str, JobRow]:
-    """The checkpoints that the jobs which live start from: who needs it, by prefix."""
+    """The checkpoints that live jobs start from: the job that needs each, by prefix."""
     live = select(JobRow).where(JobRow.state.in_([state.value for state in LIVE_STATES]))
     found: dict[str, JobRow] = {}
     for job in session.scalars(live):

@@ -38,7 +38,7 @@ _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for a lease: the pod, this start of its learner, and the request."""
+    """The asker of a lease: the pod, this start of its learner, and the request."""
 
     pod: str
     instance_id: str

@@ -35,8 +35,8 @@ def after_change(session: Session, clock: Clock) -> None:
 def next_challenge(session: Session, job: JobRow, now: datetime) -> WorkRow | None:
     """The challenge of a job that a pod can take up now, one at a time.
 
-    A claim below the target waits while evaluation has taken its part of the cost; what still waits when nothing else
-    is left to do is heard after all, or the job would end with a best that everybody doubts. What would make the job
+    A claim below the target waits while evaluation has used its part of the cost. Claims that still wait when no other
+    work is left are heard after all, or the job would end with an unconfirmed best. A claim that would make the job
     end late is not heard.
     """
     there = works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED)

@@ -34,7 +34,7 @@ def go_on(session: Session, job: JobRow, now: datetime) -> bool:
     over = {kind for kind, _ in there}
     for stage in STAGES:
         if stage.kind not in over and stage.is_wanted(session, job):
-            if not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
+            if not leases.held(session, job_uid=job.uid):  # a round in progress may still bring a candidate for it
                 jobs.drop_waiting(session, job, now)
                 job.rounds_over = True
                 stage.begin(session, job, now)

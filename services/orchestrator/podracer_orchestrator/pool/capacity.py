@@ -97,7 +97,7 @@ def _reserved(shares: PoolShares, demands: Sequence[Demand], there: Sequence[Pod
 
 
 def _used(capacity: Capacity, there: Sequence[PodRow]) -> job_pb2.Resources:
-    """What is in use on the machine, by anybody."""
+    """What all processes of the machine use."""
     foreign = capacity.gpus - capacity.usable_gpus
     ours = sum(PodKind.parse(pod.kind).gpus for pod in there if pod.state != PodState.STOPPED)
     return job_pb2.Resources(

@@ -26,8 +26,8 @@ class PodChoice:
 def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
     """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
 
-    Those that hold a lease stay before those that do not, who only follows after the others, who has yet to start
-    after those, the older before the newer. A new pod takes the least number that no pod of its kind has.
+    Pods stay in this order: those with a lease of their own, followers, those without a lease, those that have yet to
+    start; of these the older first. A new pod takes the lowest number that no pod of its kind has.
     """
     leading = {lease.pod for lease in held if lease.kind != WorkKind.FOLLOW}
     busy = {lease.pod for lease in held}

@@ -1,4 +1,4 @@
-"""Who gets what: which job a free pod serves, how many pods each job has, how much memory they take. Numbers only."""
+"""Scheduling: which job a free pod serves, how many pods each job has, how much memory they take. Numbers only."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class FairShare:
         return turns
 
     def order(self, loads: Sequence[Load]) -> Sequence[str]:
-        """The jobs in the order in which a free pod looks for work; of equals who holds less for its weight."""
+        """The jobs in the order in which a free pod looks for work; of equals the one with fewer pods per weight."""
         turns = self.turns(loads)
         order = sorted(
             range(len(loads)),
@@ -221,7 +221,7 @@ class FairShare:
         return [loads[index].job_uid for index in order]
 
     def level(self, passed_over: Iterable[str], taker: str, loads: Collection[Load]) -> None:
-        """`taker` has taken a pod that was offered to the jobs `passed_over` before; who has left is left out."""
+        """`taker` has taken a pod that was offered to the jobs `passed_over` before; jobs that left are ignored."""
         used = {load.job_uid: load.used_s for load in loads}
         if taker not in self._accounts:
             return

@@ -19,7 +19,7 @@ so one on a node without power is Terminating until the node is back, deleted or
 _NO_ROOM = ("", "POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
 FIRST_S, LONGEST_S = 1.0, 60.0
 STEADY_S = 120.0
-"""Who has been well for so long begins anew."""
+"""A pod that has run for this long starts with a clean record."""
 
 
 class Deaths:
