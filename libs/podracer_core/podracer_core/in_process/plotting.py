@@ -13,7 +13,7 @@ from podracer_core.in_process.reporting import Look
 def plot_looks(history: Sequence[Look], title: str, target: float | None) -> Any:
     """A matplotlib figure: a thin line for each member, a thick one for the best so far, and the target.
 
-    Raises PreconditionFailed where matplotlib is missing, or there is nothing to show.
+    Raises PreconditionFailed if matplotlib is missing, or the history is empty.
     """
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
