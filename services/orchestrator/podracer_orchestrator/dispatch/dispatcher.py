@@ -1,4 +1,4 @@
-"""LeaseWork: finds work for a pod, or has it proposed, or lets the pod wait."""
+"""LeaseWork: finds work for a pod, requests a proposal, or lets the pod wait."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Dispatcher:
         clock: Clock,
         shares: PoolShares | None = None,
     ) -> None:
-        """`shares`: those of the pool; without any, pods come by themselves."""
+        """`shares`: of the pool; None: pods are started elsewhere."""
         self._transactions = transactions
         self._deadlines = deadlines
         self._tokens = tokens
@@ -78,12 +78,12 @@ class Dispatcher:
         self._waits = WaitingPods()
 
     def drain(self) -> None:
-        """Lease nothing any more; every waiting pod is answered at once."""
+        """Grant no more leases, and answer every waiting pod at once."""
         self._draining = True
         self._changes.notify([WORK])
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
+        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended."""
         with self._waits.one_more():
             return await self._lease(ask, self._clock.monotonic() + wait_s)
 
@@ -111,10 +111,10 @@ class Dispatcher:
         return await self._transactions.write(lambda session: self._find(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
-        """Have a job's next cohort proposed when it is this pod's turn; returns the work that the pod finds then.
+        """Request a job's next cohort when it is this pod's turn; returns the work that the pod then finds.
 
-        A pod that has waited for its turn looks for work again first, and takes its own proposal before the next turn
-        begins. Otherwise every waiting pod would look again after each proposal for another one.
+        A pod that has waited for its turn first checks for work again, and takes its own proposal before the next turn
+        begins. Otherwise every waiting pod would check again after each proposal for another pod.
         """
         turn = self._proposer.turn(what.job_uid)
         has_waited = turn.locked()
@@ -130,7 +130,7 @@ class Dispatcher:
         return is_repeated, former if is_repeated or self._draining else self._find(session, ask)
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
-        """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""
+        """Record the pod. Returns whether the same request has had a lease, and that lease while it is held."""
         now = self._clock.now()
         pod = pods.check_in(session, ask.report, now)
         former, held = leases.of_asker(session, ask.asker)
@@ -204,7 +204,7 @@ class Dispatcher:
         return self._grant(session, job, round_, ask, left) or self._propose(session, job, left, ask)
 
     def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
-        """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
+        """Lead a team while there are fewer teams than the pods suffice for, else follow a lead, else lead after all.
 
         A lead begins at once and alone; followers join it later. Work that another lead has lost comes first.
         """
@@ -231,7 +231,7 @@ class Dispatcher:
         return found
 
     def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
-        """What the leaderboard has to be asked before there is another cohort to train."""
+        """The request to the leaderboard for another cohort."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
         of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)  # of now, or from before a crash
@@ -246,7 +246,7 @@ class Dispatcher:
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask
     ) -> pod_pb2.Lease | None:
-        """Lease a place in a team, where what is left of the cost pays for it until the end of the lead's round."""
+        """Lease a place in a team, if the remaining cost pays for it until the end of the lead's round."""
         now = self._clock.now()
         place = followers.open_place(session, leads, ask.report.name, plan_of(job).learners, now)
         if place is None:
@@ -261,7 +261,7 @@ class Dispatcher:
     def _grant(
         self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask, left: Remainder | None = None
     ) -> pod_pb2.Lease | None:
-        """Lease a work that waits, if it may begin now. `left` of the budget, where that is known."""
+        """Lease a waiting work, if it may begin now. `left`: the remaining budget, if known."""
         if work is None:
             return None
         change, plan = Change(session, job, work, ask.report.name, self._clock.now()), plan_of(job)
