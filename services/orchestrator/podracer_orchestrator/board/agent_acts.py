@@ -93,7 +93,7 @@ class AgentActs:
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent: str) -> AsyncIterator[str]:
-        """Hold the job's turn, so that nothing is proposed for it; yields its leaderboard's name, once that is up to date."""
+        """Hold the job's turn, so that nothing is proposed; yields its leaderboard's name once that is up to date."""
         job = await self._transactions.read(lambda session: _living_job(session, agent))
         board = outbox.board_of(job)
         async with self._proposer.turn(job.uid):

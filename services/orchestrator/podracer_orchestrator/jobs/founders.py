@@ -1,4 +1,4 @@
-"""Agents of other jobs that a job's first agents start from: looked up, checked, and kept while they are needed."""
+"""Founders, the agents of other jobs that a job's first agents start from: lookup, checks, retention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkR
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The spec with the whole reference of each founder's checkpoint.
 
-    Raises InvalidInput for one that was not committed as it says, in this project.
+    Raises InvalidInput for a checkpoint that was not committed like this in the project.
     """
     violations = []
     result = job_pb2.JobSpec()
@@ -41,7 +41,7 @@ def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
 
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
-    """Whether a checkpoint's agent was trained with the spaces of the environment of `job`; False where it is gone."""
+    """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if it is gone."""
     row = session.get(CheckpointRow, prefix)
     owner = None if row is None else session.get(JobRow, row.job_uid)
     if owner is None or owner.description is None:
