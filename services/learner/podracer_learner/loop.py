@@ -1,4 +1,4 @@
-"""The learner's life: lease, work, complete, lease again."""
+"""The learner's main loop: lease, work, complete, lease again."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ class LeaseLoop:
         followers: FollowerRegistry,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
-        """`request`: what every LeaseWork of this process has in common. Raises InvalidInput where no spool can be
-        made."""
+        """`request`: the common part of all LeaseWork calls. Raises InvalidInput if no spool can be made."""
         self._config, self._peers, self._store = config, peers, store
         self._status, self._commands, self._followers, self._request = status, commands, followers, request
         self._replays = ReplayCache()
@@ -77,7 +76,7 @@ class LeaseLoop:
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set or the orchestrator says EXIT. Raises where it refuses this pod for good."""
+        """Run until `stop` is set or the orchestrator says EXIT. Raises if it refuses this pod for good."""
         try:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
                 received_at, used_before = time.monotonic(), processor_seconds()
@@ -141,7 +140,7 @@ class LeaseLoop:
         current().set(result=result)
 
     def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
-        """The store as a lease may use it. What is written goes by way of the spool unless the store is a folder."""
+        """The store for a lease. Writes go through the spool unless the store is a folder."""
         fenced = FencedStore(self._store, guard, check, self._config.store_patience)
         return fenced if self._spool is None else Spool(fenced, self._spool)
 
@@ -168,7 +167,7 @@ class LeaseLoop:
                 )
 
     def _train(self, held: HeldLease, files: UserFiles, stop: threading.Event) -> bool:
-        """Whether the work was completed."""
+        """Train the work; returns whether it was completed."""
         work = held.lease.train
 
         def in_a_hurry() -> bool:

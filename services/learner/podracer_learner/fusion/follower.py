@@ -1,4 +1,4 @@
-"""One FOLLOW lease: the same round as the lead's, but for its end, its evaluations and its checkpoints."""
+"""One FOLLOW lease: the lead's round, without its own end, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _REPORT_INTERVAL_S = 0.3
 
 
 class RoundOver(PodracerError):
-    """The lead has ended its round, in good order."""
+    """The lead has ended its round normally."""
 
     reason = "ROUND_OVER"
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """Under what a follower follows.
+    """The options of a follower.
 
     rank        1 or more
     lead_fence  of the lead's lease
-    coming_s    how long the lead is waited for until it leads: it has just leased, as this one
-    lost_s      how long one that is lost is looked for
-    check       is called while waiting; raises to give up
+    coming_s    how long to wait until the lead leads: it has just leased, like this learner
+    lost_s      how long to look for a lost lead
+    check       is called while waiting and raises to cancel
     """
 
     rank: int
@@ -72,10 +72,10 @@ class FollowOptions:
 
 
 class FusionFollower(FusionTransport):
-    """One stream, opened again whenever it breaks until patience ends. In the main thread.
+    """A stream to the lead, opened again whenever it breaks, until patience ends. Used in the main thread.
 
-    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) where it is lost, Fenced
-    where it has another lease, PreconditionFailed (BUILD_MISMATCH) where it is of another build.
+    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) if it is lost, Fenced if it has
+    another lease, PreconditionFailed (BUILD_MISMATCH) if it is of another build.
     """
 
     def __init__(self, stub: learner_service_pb2_grpc.LearnerServiceStub, options: FollowOptions) -> None:
@@ -84,7 +84,7 @@ class FusionFollower(FusionTransport):
         self._encoder = TensorEncoder()
 
     def join(self) -> Fused:
-        """Come to the lead; returns what to go on from."""
+        """Join the lead; returns the state to continue from."""
         return self._join(self._options.coming_s, until_it_leads=True)
 
     def exchange(self, contribution: Contribution) -> Fused | None:
@@ -103,7 +103,7 @@ class FusionFollower(FusionTransport):
             return answer.fused
 
     def poll(self) -> None:
-        """Look whether the lead has ended its round, without waiting."""
+        """Check whether the lead has ended its round, without waiting."""
         try:
             item = self._call.poll() if self._call is not None else None
         except _LOST:
@@ -206,9 +206,9 @@ def follow(
     check: Callable[[], None],
     patience_s: float,
 ) -> None:
-    """Train until the lead ends its round. `channel` leads to it; `check` is called between updates and while waiting.
+    """Train until the lead ends its round. `channel`: to the lead; `check` is called between updates and while waiting.
 
-    patience_s: how long it is waited for until it leads. Raises what `FusionFollower` and `check` raise.
+    patience_s: how long to wait until the lead leads. Raises the errors of `FusionFollower` and `check`.
     """
     work = held.lease.follow
     # A lead that is lost is looked for as long as it would wait for its followers.

@@ -44,12 +44,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LeadOptions:
-    """Under what a lead leads.
+    """The options of a lead.
 
     fence      of its lease: followers repeat it
     followers  ranks 1 to this are admitted
-    check      is called while waiting; raises to give up
-    in_a_hurry whether to wait no longer: the round is to end
+    check      is called while waiting and raises to cancel
+    in_a_hurry whether to stop waiting, as the round shall end
     ends_at    when the round's time is up, on the monotonic clock
     """
 
@@ -61,10 +61,10 @@ class LeadOptions:
 
 
 class FusionLead(FusionTransport):
-    """Followers' streams are served in threads of their own; the main thread trains, and waits in `exchange` alone.
+    """Serves each follower's stream in its own thread. The main thread trains, and waits only in `exchange`.
 
-    Each follower has an outbox, which its stream is answered from. A later one of the same rank takes an earlier one's
-    place: that is a follower which has lost its connection, whatever this side knows of it.
+    Each follower has an outbox for the answers of its stream. A new stream of the same rank replaces the former one:
+    its follower has lost the connection, even if this side has not noticed it.
     """
 
     def __init__(self, table: FusionTable, options: LeadOptions) -> None:
@@ -76,7 +76,7 @@ class FusionLead(FusionTransport):
 
     @property
     def followers(self) -> int:
-        """How many are there."""
+        """The number of joined followers."""
         with self._changed:
             return len(self._outboxes)
 
@@ -109,7 +109,7 @@ class FusionLead(FusionTransport):
         return decision.fused
 
     def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
-        """A follower has come. Raises Fenced for another lease's fence, InvalidInput for a rank that there is not."""
+        """A follower joins. Raises Fenced for another lease's fence, InvalidInput for an invalid rank."""
         if fence != self._options.fence:
             raise Fenced(
                 f"a follower joined with fence {fence}, this lead's fence is {self._options.fence}", fence=fence
@@ -133,7 +133,7 @@ class FusionLead(FusionTransport):
         logger.info("follower %d has joined at fusion %d", rank, self._table.present.epoch)
 
     def bring(self, contribution: Contribution, outbox: Outbox[Answer | Ended]) -> None:
-        """What a follower has trained. Raises InvalidInput for what cannot be right."""
+        """Take a follower's contribution. Raises InvalidInput for an invalid one."""
         with self._changed:
             if self._ended is not None or self._outboxes.get(contribution.rank) is not outbox:
                 return  # its stream is about to end
@@ -162,7 +162,7 @@ class FusionLead(FusionTransport):
         self.end("the lead has finished its round")
 
     def end(self, reason: str) -> None:
-        """Tell all followers that the round is over, once; also those that still come."""
+        """Tell all followers once that the round is over, including those that join later."""
         with self._changed:
             if self._ended is not None:
                 return
@@ -180,9 +180,9 @@ Serving = Callable[[FusionLead], AbstractContextManager[FusionLead]]
 def lead_fusion(
     work: pod_service_pb2.TrainWork, options: LeadOptions, algorithm: Algorithm, serving: Serving
 ) -> Iterator[EpochFusion | None]:
-    """Admit followers to the round of `algorithm` meanwhile, as its grant says; None where it is to learn alone.
+    """Admit followers to the round of `algorithm`, as granted; yields None without followers.
 
-    Raises InvalidInput for a fusion that there is not, and for an algorithm that knows none.
+    Raises InvalidInput for an unknown fusion, and for an algorithm without fusion.
     """
     if not work.follower_count:
         yield None

@@ -68,16 +68,16 @@ def fused_responses(
 
 
 class StateDecoder:
-    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either says that all is there.
+    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either returns True.
 
-    Raises InvalidInput for what cannot be right.
+    Raises InvalidInput for invalid messages.
     """
 
     def __init__(self) -> None:
         self._tensors = TensorDecoder()
 
     def begin(self, parameters: Mapping[str, tensor_pb2.Tensor], normalizer: Mapping[str, tensor_pb2.Tensor]) -> bool:
-        """True where the header brought everything."""
+        """True if the header contained everything."""
         tensors = {_PARAMETERS + name: message for name, message in parameters.items()}
         return self._tensors.begin(tensors | {_NORMALIZER + name: message for name, message in normalizer.items()})
 

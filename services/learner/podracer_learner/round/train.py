@@ -1,4 +1,4 @@
-"""One TRAIN lease: the core's round, with checkpoints, renewals and a result around it."""
+"""One TRAIN lease: the core's round, with checkpoints, renewals and a result."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _REPORT_INTERVAL_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds for which what is away is waited for where nothing can go on without it."""
+    """Seconds to wait for an unavailable peer or store that is required."""
 
     evaluator_s: float
     store_s: float
 
 
 class TrainRun:
-    """Trains until the budget is used, the target is reached, or someone says stop."""
+    """Trains until the budget is used, the target is reached, or the learner is told to stop."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TrainRun:
         patience: Patience,
         fusion: EpochFusion | None,
     ) -> None:
-        """`fusion`: with followers, whose steps count as this learner's own once they are fused."""
+        """`fusion`: with followers, whose steps count as this learner's once they are fused."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._commands = held, setup, stop, commands
         self._members = list(work.cohort.members)
@@ -124,7 +124,7 @@ class TrainRun:
         return self._checkpoints.commit_now(members, HURRY_S)
 
     def _evaluation_attributes(self) -> dict[str, float]:
-        """What an evaluator's orders have taken; where there is none they are a phase of this process."""
+        """The evaluator's time on orders; without an evaluator they are a phase of this process."""
         selection, backend = self._session.selection, self._setup.backend
         if selection is None or backend is None or backend.blocking:
             return {}

@@ -37,13 +37,13 @@ Assignment = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class CrewOptions:
-    """What a crew is for.
+    """The options of a crew.
 
     environments  of each member
-    most          workers at most; others are spares. 0: all
-    fixed         parts stay as they are: only a worker that will not do loses its own, a lost one is waited for
-    patience_s    how long too few workers are waited for
-    check         called while waiting; raises to give up
+    most          the most workers with a part; others are spares. 0: all
+    fixed         parts stay: only a refused worker loses its part, and a lost one is waited for
+    patience_s    how long to wait while there are too few workers
+    check         called while waiting; raises to cancel
     """
 
     environments: int
@@ -54,12 +54,13 @@ class CrewOptions:
 
 
 class WorkerCrew:
-    """`links` are in the order of their parts; `usual` is how long these take for a rollout. In one thread."""
+    """The workers of a round. `links` are in the order of their parts; `usual`: their usual time for a rollout. Used in
+    one thread."""
 
     def __init__(
         self, options: CrewOptions, directory: WorkerDirectory, news: threading.Event, link: LinkOptions
     ) -> None:
-        """Begins to look for workers, without waiting. `link.arrived` sets `news`."""
+        """Starts looking for workers, without waiting. `link.arrived` sets `news`."""
         self._options, self._directory, self._news, self._link_options = options, directory, news, link
         self.links: list[WorkerLink] = []
         self.usual = UsualDuration()
@@ -93,7 +94,7 @@ class WorkerCrew:
         self._require_enough()
 
     def wait(self, timeout_s: float) -> None:
-        """Until `poll` would find something."""
+        """Wait until `poll` has something to do."""
         self._news.wait(timeout_s)
 
     def regroup(self) -> None:
@@ -105,7 +106,7 @@ class WorkerCrew:
             self._assign(change)
 
     def change_due(self) -> Assignment | None:
-        """How the environments should be shared, where that is not as they are."""
+        """The new assignment of environments, if they should be shared differently."""
         now = time.monotonic()
         gone = [link for link in self.links if self._is_gone(link, now)]
         staying = [link for link in self.links if link not in gone]
@@ -173,7 +174,7 @@ class WorkerCrew:
             self._discovery.take([one.address for one in self.links])
 
     def _give_up_frozen(self) -> None:
-        """A worker that is there but says nothing costs its own share only: where the others are enough, it is lost."""
+        """Give up connected workers that do not answer, if the others are enough: only their own share is lost."""
         if self._options.fixed:
             return
         now, answer_s = time.monotonic(), max(_FROZEN_S, _FROZEN_FACTOR * self.usual.grace_s)

@@ -1,4 +1,4 @@
-"""Where workers are, and which of those without a part have time."""
+"""Finds workers, and those without a part that are free."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ANSWER_S = 2.0
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """All IP addresses of a host name, in order; of one family, for a worker has one of each. May take seconds. Raises
-    OSError where the name stands for nothing."""
+    """All IP addresses of a host name, in order; of one family, as a worker has one of each. May take seconds. Raises
+    OSError if the name cannot be resolved."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     families = {family for family, *_ in found}
     wanted = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
@@ -61,8 +61,8 @@ class WorkerDirectory:
         return ", ".join(map(str, self._names))
 
     def addresses(self) -> list[str]:
-        """Of all workers there are now, each once. May take seconds. A name that cannot be resolved stands for what it
-        stood for before."""
+        """The addresses of all current workers, each once. May take seconds. A name that cannot be resolved keeps its
+        former addresses."""
         found: dict[str, None] = {}
         for name in self._names:
             found |= dict.fromkeys(self._resolved(name) if _stands_for_several(name) else [str(name)])
@@ -104,7 +104,7 @@ class WorkerDiscovery:
     before the first look."""
 
     def __init__(self, directory: WorkerDirectory, found: Callable[[], None], interval_s: float = _INTERVAL_S) -> None:
-        """`found` is called when there is something new."""
+        """`found` is called when workers are found or become free."""
         self._directory, self._found, self._interval_s = directory, found, interval_s
         self.known: Sequence[str] | None = None
         self._refused: set[str] = set()
@@ -115,7 +115,7 @@ class WorkerDiscovery:
         threading.Thread(target=self._run, name="worker-discovery", daemon=True).start()
 
     def free(self) -> list[str]:
-        """Workers that would take a session, as far as is known."""
+        """Workers that last reported room for a session."""
         return [address for address in self._free if address not in self._taken]
 
     def take(self, addresses: Collection[str]) -> None:
@@ -124,7 +124,7 @@ class WorkerDiscovery:
         self._taken = frozenset(addresses)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._over.set()
 
     def _run(self) -> None:
