@@ -1,4 +1,4 @@
-"""What the services of a pod tell each other of a cohort and of its environment."""
+"""Messages between a pod's services about a cohort and its environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
 
 
 def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
-    """Values of the right types: a whole number may come as a real one, since a search space knows no types."""
+    """Values of the right types: a whole number may arrive as a real one, as search spaces have no types."""
     typed = dict(values)
     for name, value in values.items():
         knob = info.hyperparameter(name)
