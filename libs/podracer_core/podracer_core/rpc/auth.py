@@ -43,12 +43,12 @@ def current_caller() -> Identity:
 
 
 def set_caller(identity: Identity) -> None:
-    """Make `identity` the caller of the present context; only the server's guard does this."""
+    """Make `identity` the caller of the current context; only the server's guard calls it."""
     _caller.set(identity)
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Metadata that presents `token` for one call, in place of the channel's own."""
+    """Metadata with `token` for one call, in place of the channel's own."""
     return ((AUTHORIZATION, BEARER + token),)
 
 
@@ -109,7 +109,7 @@ _NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
 
 
 def check_projects(identity: Identity, request: Any) -> None:
-    """Raises PermissionRefused (OTHER_PROJECT) where `request` is about a project that the caller has no token for."""
+    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for."""
     if identity.projects is None or not isinstance(request, Message):
         return
     others = sorted(set(_projects(request)) - identity.projects)

@@ -1,4 +1,4 @@
-"""What a server of either kind needs before it can listen: options, a checked address, a clear refusal."""
+"""Options of a server of either kind, and checks of its address with clear errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine
-    without `tls`. A unix socket has none: only this user can open it. `health` is the address of a second port that
-    serves nothing but health (health.py); "": there is none."""
+    """`concurrent_calls` None: the default of the kind of server; `allow_insecure`: listen beyond this machine without
+    `tls`. Unix sockets have no TLS: only this user can open them. `health`: the address of a second port for health
+    alone (health.py); "": none."""
 
     message_bytes: int = limits.MESSAGE_BYTES
     concurrent_calls: int | None = None
@@ -73,7 +73,7 @@ def prepare_address(
 
 
 def bind(server: grpc.Server | grpc.aio.Server, address: Address, tls: TlsFolder | None) -> str:
-    """Have a server listen at a prepared address; returns what to call. Raises InvalidInput where gRPC cannot."""
+    """Bind a server to a prepared address; returns the address to call. Raises InvalidInput if gRPC cannot."""
     target = str(address).removeprefix(address.scheme)
     try:
         if tls is None or address.is_unix:

@@ -71,7 +71,7 @@ class Guard(grpc.ServerInterceptor):
         return _with_behaviour(handler, guarded_stream if handler.response_streaming else guarded_unary)
 
     def _scope(self, method: str, context: grpc.ServicerContext, request: Any) -> tuple[contextvars.Context, Any]:
-        """A context in which the caller is known, and the request, or requests, of its own projects."""
+        """A context with the caller's identity, and the request or requests, limited to the caller's projects."""
         identity = self._authorizer.authorize(method, context.invocation_metadata())
         scope = contextvars.copy_context()
         scope.run(set_caller, identity)
@@ -117,14 +117,14 @@ class AioGuard(grpc.aio.ServerInterceptor):
         )
 
     def _admit(self, method: str, context: AioContext, request: Any) -> Any:
-        """Make the caller known; returns the request, or requests, of its own projects."""
+        """Set the caller's identity; returns the request or requests, limited to the caller's projects."""
         identity = self._authorizer.authorize(method, context.invocation_metadata() or ())
         set_caller(identity)
         return _checked(identity, request)
 
 
 def _checked(identity: Identity, request: Any) -> Any:
-    """The request, or the stream of requests, each checked as it comes. Raises PermissionRefused for other projects."""
+    """The request or stream of requests, each checked on arrival. Raises PermissionRefused for other projects."""
     if identity.projects is None:
         return request
     if isinstance(request, AsyncIterable):
@@ -196,7 +196,7 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
 
 
 class CallLimit:
-    """How many calls a server has in progress at once; a stream counts as long as it is open."""
+    """Limits the concurrent calls of a server; a stream counts while it is open."""
 
     def __init__(self, calls: int) -> None:
         self._calls = calls
@@ -205,7 +205,7 @@ class CallLimit:
 
     @contextmanager
     def one_call(self) -> Iterator[None]:
-        """Raises Exhausted where there are too many, with the seconds after which to come again (callers differ)."""
+        """Count a call. Raises Exhausted at the limit, with the seconds after which to retry, random by caller."""
         with self._lock:
             if self._in_progress >= self._calls:
                 raise Exhausted(

@@ -1,9 +1,9 @@
 """The health of a process, without a token: `grpc.health.v1` on its own server, and on a port for health alone.
 
-That port (PODRACER_HEALTH_LISTEN) is plain text and asks for no token, since the probes of a kubelet or of a container
-engine have neither token nor certificate. It may listen beyond this machine: it tells a status and nothing else.
+That port (PODRACER_HEALTH_LISTEN) is plain text without a token, as the probes of a kubelet or container engine have
+neither token nor certificate. It may listen beyond this machine, as it returns only a status.
 
-    ""          readiness: the server serves, and what it cannot work without answers; not while it drains
+    ""          readiness: the server serves, and its dependencies answer; not while it drains
     liveness    the process answers, also while it drains
 """
 
@@ -27,12 +27,12 @@ _STOP_S = 0.2
 
 
 class Health:
-    """Of a server of threads. Not ready before `set_ready(True)`."""
+    """The health of a server of threads. Not ready before `set_ready(True)`."""
 
     def __init__(self, services: Sequence[str], address: str = "") -> None:
-        """`services`: names that are ready when the server is; `address` of the port for health alone, "" for none.
+        """`services`: names that are ready when the server is; `address`: of the port for health alone, "": none.
 
-        Raises InvalidInput where it cannot listen there.
+        Raises InvalidInput if it cannot listen there.
         """
         self._names = (READINESS, *services)
         self.servicer = health.HealthServicer(
@@ -60,7 +60,7 @@ class Health:
 
 
 class AioHealth:
-    """Of an asyncio server. Not ready before `start`. The port answers only while the event loop turns."""
+    """The health of an asyncio server. Not ready before `start`. The port answers only while the event loop runs."""
 
     def __init__(self, services: Sequence[str], address: str = "") -> None:
         """As Health's."""
@@ -75,7 +75,7 @@ class AioHealth:
             self.address = bind(self._server, prepare_address(address, is_harmless=True), None)
 
     async def open(self) -> None:
-        """Have the port answer: alive, but not ready."""
+        """Open the port: alive, but not ready."""
         await self.servicer.set(LIVENESS, _SERVING)
         await self.set_ready(False)
         if self._server is not None:
@@ -87,7 +87,7 @@ class AioHealth:
             await self.servicer.set(name, _SERVING if ready and not self._draining else _NOT_SERVING)
 
     async def drain(self) -> None:
-        """Not ready any more, for good."""
+        """Become not ready, permanently."""
         self._draining = True
         await self.set_ready(False)
 

@@ -1,7 +1,7 @@
 """Both ends of a bidirectional stream as queues, for processes whose main thread computes.
 
-gRPC wants iterators and moves them in threads of its own. A server's session puts its responses into an Outbox, which
-the handler returns; a client's StreamCall is told what to send, and keeps what comes until the main thread asks.
+gRPC takes iterators and runs them in its own threads. A server's session puts its responses into an Outbox, which the
+handler returns. A client's StreamCall queues messages to send, and keeps arrived items for the main thread.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class _End:
 
 
 class Outbox(Generic[Message]):
-    """Messages on their way out: any thread puts, gRPC's iterates. What comes after the end is dropped."""
+    """Outgoing messages: any thread puts them, gRPC's thread iterates. Messages after the end are dropped."""
 
     def __init__(self) -> None:
         self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
 
     def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
-        """`on_taken` is called in the thread that iterates, when the other side has room for the message."""
+        """`on_taken` is called in the iterating thread, when the peer has room for the message."""
         self._entries.put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
@@ -58,7 +58,7 @@ class Outbox(Generic[Message]):
 class StreamCall(Generic[Message, Item]):
     """The client's end. `decode` turns a response into an item, or into None while more belongs to it.
 
-    It runs in the receiving thread, so that decoding does not hold the main thread up; its errors end the call.
+    It runs in the receiving thread, so that decoding does not block the main thread; its errors end the call.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StreamCall(Generic[Message, Item]):
         self._outbox.put(message)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is something to receive, or until the stream is over; False where the time ran out."""
+        """Wait until an item has arrived or the stream is over; False after the time-out."""
         if self._next is None:
             try:
                 self._next = self._items.get(timeout=timeout_s) if timeout_s > 0 else self._items.get_nowait()
@@ -91,8 +91,8 @@ class StreamCall(Generic[Message, Item]):
         return True
 
     def receive(self, timeout_s: float) -> Item:
-        """The next item. Raises DeadlineExpired where none comes in time, and the stream's own error once it is over:
-        Unavailable where the other side ended it in good order.
+        """The next item. Raises DeadlineExpired if none arrives in time, and the stream's own error once it is over:
+        Unavailable if the peer ended it normally.
         """
         if not self.wait(timeout_s):
             raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s")
@@ -103,11 +103,11 @@ class StreamCall(Generic[Message, Item]):
         return entry
 
     def poll(self) -> Item | None:
-        """The next item if it is there already. Raises as `receive` does once the stream is over."""
+        """The next item, if it has arrived. Raises as `receive` once the stream is over."""
         return self.receive(0.0) if self.wait(0.0) else None
 
     def close(self) -> None:
-        """End the call at once; what is still under way is lost. Closing twice is harmless."""
+        """End the call at once; messages in transit are lost. Closing twice is harmless."""
         self._outbox.close()
         self._call.cancel()
         self._next = _End()  # not an error whose traceback leads back here: a circle keeps what it holds for long

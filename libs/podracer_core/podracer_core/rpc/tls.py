@@ -25,26 +25,26 @@ def role_name(role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """A client's certificates as PEM, for a key that is to lie in no file."""
+    """A client's certificates as PEM, for a key that is not stored in a file."""
 
     authority: bytes
     certificate: bytes
     key: bytes = field(repr=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that shows this certificate and believes those of the authority."""
+        """For a channel that presents this certificate and trusts those of the authority."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 class TlsFolder:
     """A folder with `ca.pem` (the trusted authority), `cert.pem` and `key.pem` (this process's certificate).
 
-    A server looks whether they have changed at every handshake, so they can be renewed without a restart; a channel
-    reads them when it is made.
+    A server checks for changed files at every handshake, so they can be renewed without a restart; a channel reads them
+    when it is made.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidInput where a file is missing, cannot be read, or is not PEM."""
+        """Raises InvalidInput if a file is missing, cannot be read, or is not PEM."""
         self._path = path
         self._read()
         if (path / KEY).stat().st_mode & 0o007:
@@ -78,7 +78,7 @@ class TlsFolder:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that shows its own certificate and believes those of the authority."""
+        """For a channel that presents its own certificate and trusts those of the authority."""
         return TlsMaterial(*self._read()).channel_credentials()
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:

@@ -1,4 +1,4 @@
-"""Objects on their way to a store: `put` waits for this machine's disk only, the rest happens behind."""
+"""A spool before an object store: `put` waits for the local disk only; a thread uploads the objects."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SpoolFolder:
     """
 
     def __init__(self, parent: Path, limit_bytes: int, *, only_ours: bool = False) -> None:
-        """`only_ours`: `parent` has to be a folder of this user alone. Raises InvalidInput where it is not, or where no
-        folder can be made there."""
+        """`only_ours`: `parent` must belong to this user alone. Raises InvalidInput if it does not, or if no folder can
+        be made there."""
         self.limit_bytes, self._numbers = limit_bytes, itertools.count(1)
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -64,7 +64,7 @@ class SpoolFolder:
             raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
 
     def new_file(self) -> Path:
-        """A place that nothing has had before."""
+        """A new, unused path."""
         return self.path / str(next(self._numbers))
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Spool(ObjectStore):
         self._threads: list[threading.Thread] = []
 
     def put(self, key: str, data: bytes | Path) -> None:
-        """Raises Exhausted (SPOOL_FULL) where there is no room, and what has ended an earlier object's way."""
+        """Raises Exhausted (SPOOL_FULL) if there is no room, and the permanent error of an earlier object."""
         check_key(key)
         size_bytes = len(data) if isinstance(data, bytes) else data.stat().st_size
         with self._changed:
@@ -155,7 +155,7 @@ class Spool(ObjectStore):
         self._store.delete(key)
 
     def close(self) -> None:
-        """Give up what has not arrived. The store behind stays open."""
+        """Drop objects that have not arrived. The store stays open."""
         with self._changed:
             self._closed = True
             self._drop()
@@ -176,7 +176,7 @@ class Spool(ObjectStore):
             raise (Exhausted(message, reason="SPOOL_FULL") if error.errno in _FULL else Unavailable(message)) from error
 
     def _upload(self) -> None:
-        """A thread: one object after the other, until there is nothing to do any more."""
+        """The upload thread: one object after the other, until the spool is closed."""
         waits = Backoff(*_RETRY_S)
         while (next_one := self._take()) is not None:
             try:
@@ -203,8 +203,8 @@ class Spool(ObjectStore):
                     self._changed.notify_all()
 
     def _bring(self, one: _Waiting) -> None:
-        """Raises Unavailable where the store does not have it after all: servers that write in place remove an object
-        with an earlier attempt that they give up late."""
+        """Upload an object. Raises Unavailable if the store does not have it afterwards: servers that write in place
+        may remove it when they abandon an earlier attempt late."""
         self._store.put(one.key, one.path)
         try:
             found_bytes = self._store.stat(one.key).size_bytes
@@ -214,7 +214,7 @@ class Spool(ObjectStore):
             raise Unavailable(f"{self.url}: {one.key!r} was accepted, but is missing", reason="NOT_KEPT")
 
     def _take(self) -> _Waiting | None:
-        """The next object that may go; None where the thread has to end."""
+        """The next object to upload; None if the thread has to end."""
         with self._changed:
             while not self._closed:
                 for index, one in enumerate(self._waiting):
