@@ -1,4 +1,4 @@
-"""The environment that a policy was trained in: brought to an evaluator; with other arguments (`--set NAME=VALUE`)."""
+"""The environment of a policy's training: its files for an evaluator, and other arguments (`--set NAME=VALUE`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DIGITS = 16
 
 
 def bring_files(evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Connect) -> None:
-    """Bring an evaluator what the environment of the checkpoint in a folder needs, if it needs anything.
+    """Send an evaluator the files of the environment of the checkpoint in a folder.
 
-    It is taken from the object store that the folder lies in, else from a server. Raises NotFound where neither has it.
+    They come from the object store that contains the folder, else from a server. Raises NotFound if neither has them.
     """
     for file in trained_environment(checkpoint).stored_files:
         with _local_copy(file, checkpoint, connect) as path:
@@ -48,7 +48,7 @@ def trained_environment(checkpoint: Path) -> EnvironmentSpec:
 
 
 def parsed_arguments(settings: Sequence[str], what: str = "an argument of the environment") -> dict[str, Any]:
-    """Values by name, YAML as in a job file. Raises InvalidInput for what is no NAME=VALUE, or is there twice."""
+    """Values by name, in YAML as in a job file. Raises InvalidInput for a malformed or repeated NAME=VALUE."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -100,7 +100,7 @@ def _download(file: StoredFile, target: Path, connect: Connect) -> Path:
 
 
 def _name_of(client: Client, name: str, sha256: str) -> str:
-    """By which name the server has this content: `name` may stand for other content now. Raises NotFound."""
+    """The name under which the server has this content: `name` may have other content now. Raises NotFound."""
     for each in (name, f"{name}.{sha256[:_DIGITS]}"):
         with suppress(NotFound):
             if client.describe(each).sha256 == sha256:
