@@ -1,4 +1,4 @@
-"""How a job names its environment."""
+"""The environment of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoredFile:
     key         in the object store
     sha256      of its bytes, 64 lower-case hexadecimal digits
     size_bytes  its length
-    name        of the file that it was made from, without folders; empty where that does not matter
+    name        of the file that it was made from, without folders; may be empty
     """
 
     key: str
@@ -50,7 +50,7 @@ class StoredFile:
 
     @property
     def local_name(self) -> str:
-        """What a local copy is called: the hash, with the ending that tells the format (`….csv`)."""
+        """The name of a local copy: the hash, with the ending of the format (`….csv`)."""
         return self.sha256 + "".join(PurePosixPath(self.name).suffixes[-2:])
 
     def to_json(self) -> dict[str, Any]:
@@ -115,12 +115,12 @@ class EnvironmentSpec:
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """Its name in messages."""
         return self.id or self.entry_point
 
     @property
     def stored_files(self) -> tuple[StoredFile, ...]:
-        """The files that have to be brought here before it can be started; none where everything is here."""
+        """The files to fetch before it can be started; empty if all are local."""
         data = (file for file in self.data.values() if isinstance(file, StoredFile))
         return (*data,) if self.code is None else (self.code, *data)
 
@@ -128,7 +128,7 @@ class EnvironmentSpec:
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor: `kwargs`, and the path of each data set.
 
-        Raises PreconditionFailed (FILES_MISSING) where a file is still in the object store.
+        Raises PreconditionFailed (FILES_MISSING) if a file is still in the object store.
         """
         if self.stored_files:
             raise PreconditionFailed(
@@ -137,8 +137,8 @@ class EnvironmentSpec:
         return {**self.kwargs, **self.data}
 
     def to_json(self) -> dict[str, Any]:
-        """What the environment's own process is told, as JSON values; `kwargs` are all of its `arguments`, and
-        `code_path` is what goes on its import path. Raises as `arguments` does."""
+        """The JSON values for the environment's own process; `kwargs`: all of its `arguments`; `code_path`: for its
+        import path. Raises as `arguments`."""
         return {
             "id": self.id,
             "entry_point": self.entry_point,
@@ -148,7 +148,7 @@ class EnvironmentSpec:
         }
 
     def to_metadata(self) -> dict[str, Any]:
-        """What a checkpoint remembers of it, as JSON values: `from_metadata` is the inverse."""
+        """The JSON values for a checkpoint's metadata; `from_metadata` is the inverse."""
         data = {name: file.to_json() if isinstance(file, StoredFile) else file for name, file in self.data.items()}
         return {
             "id": self.id,
@@ -162,7 +162,7 @@ class EnvironmentSpec:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
-        """From a checkpoint. Raises InvalidInput or TypeError where it is not what `to_metadata` gives."""
+        """The inverse of `to_metadata`. Raises InvalidInput or TypeError for other values."""
         values = dict(metadata)
         code, data = values.pop("code", None), values.pop("data", {})
         return cls(
