@@ -1,6 +1,7 @@
 """MLflow: an experiment for each job, a run for each agent.
 
-A tag of the experiment says how far the runs go. A server or a database keeps a metric once, however often it is sent.
+A tag of the experiment holds the position of the runs. A server or a database stores a metric once, even if it is sent
+twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Access to the page: a browser that has the key, at the page's host names.
+"""Access to the page: only for a browser that has the key and uses one of the page's host names.
 
 A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
-and an act needs our Origin and a header that a form cannot send.
+and an action needs the page's Origin and a header that a form cannot send.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:
-    """ASGI middleware. The key is in the fragment of the URL, which no browser sends, or is typed in; `/api/session`
-    exchanges it for a cookie."""
+    """ASGI middleware. The key is in the fragment of the URL, which browsers do not send, or the user types it;
+    `/api/session` exchanges it for a cookie."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Access:
         hosts: Collection[str],
         entrance: Callable[[Request], Awaitable[Response]],
     ) -> None:
-        """`key` gives that of now: the cookies of another one are worth nothing, those of the same one outlive us.
-        `hosts`: names besides loopback, with their port where it is not the usual one. `entrance` answers `/`
+        """`key` returns the current key: cookies of another key are invalid, those of the same key survive a restart.
+        `hosts`: names besides loopback, with their port unless it is the default one. `entrance` answers `/`
         without the cookie."""
         self._app = app
         self._key = key
@@ -70,7 +70,7 @@ class Access:
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        """For a name that is not ours, and for an act that another page may have sent."""
+        """The refusal of another host name, or of an action that another page may have sent."""
         host = request.headers.get("host", "")
         if host not in self._hosts:
             return _refuse(421, "the page does not accept this host name; add it with --host")
@@ -91,11 +91,11 @@ class Access:
         return hmac.compare_digest(given.encode(), self._session().encode())
 
     def _session(self) -> str:
-        """The cookie's value, from which the key cannot be told."""
+        """The cookie's value, which does not reveal the key."""
         return hmac.digest(self._key().encode(), b"podracer-web-session", "sha256").hex()
 
     async def _enter(self, request: Request) -> Response:
-        """The cookie for the key."""
+        """Exchange the key for the cookie."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key().encode()):
             return _refuse(401, "wrong key for this page")
