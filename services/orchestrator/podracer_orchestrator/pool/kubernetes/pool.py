@@ -1,4 +1,4 @@
-"""The backend: makes, adopts and deletes Jobs until what is in the cluster is what is wanted."""
+"""The backend: creates, adopts and deletes Jobs until the cluster holds the wanted pods."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 60.0
-"""How long a pod that is not wanted any more has to end by itself, before its Job is deleted."""
+"""How long a surplus pod has to end by itself, before its Job is deleted."""
 FRESH_S = 60.0
-"""A learner that runs for less is not taken for frozen: it may be loading."""
+"""A learner that has run for less than this does not count as frozen: it may be loading."""
 _LOOK_S = 5.0
-"""How often everything is looked at though nothing has changed."""
+"""How often the pool looks at everything without any change."""
 _PAUSE_S = 0.2
-"""Between two looks at least: changes come in swarms."""
+"""The minimum time between two looks: changes come in bursts."""
 _REST = 9.0
-"""Of the processor time of a look: with many pods looks become rarer."""
+"""The pause after a look, as a multiple of its processor time: with many pods looks become rarer."""
 _SEEN_S = 15.0
-"""How soon the copy of the cluster tells what we have just done; after that it is done again."""
+"""The time in which the copy of the cluster must show a change made here; after that the change is repeated."""
 
 Result = TypeVar("Result")
 
 
 class KubernetesPool(PoolBackend):
-    """One Job a pod, of the pod's id. Jobs live on without this process, and are adopted by the next one."""
+    """One Job per pod, named by the pod's id. Jobs continue without this process, and the next one adopts them."""
 
     name = "kubernetes"
 
     def __init__(self, config: OrchestratorConfig, observer: PodObserver, profiles: Profiles) -> None:
-        """Raises InvalidInput where there is no cluster to be seen."""
+        """Raises InvalidInput without access to a cluster."""
         self._config = config
         self._observer = observer
         self._profiles = profiles
@@ -94,7 +94,8 @@ class KubernetesPool(PoolBackend):
         self._task = asyncio.create_task(self._run(), name="kubernetes-pool")
 
     async def check(self) -> None:
-        """Raises PermissionRefused while the cluster refuses us: our Role lacks something, or our token is unknown."""
+        """Raises PermissionRefused while the cluster refuses calls: the Role lacks a permission, or the token is
+        unknown."""
         for problem in (self._cluster.problem, *self._refusals.values()):
             if isinstance(problem, PermissionRefused):
                 raise problem
@@ -105,7 +106,8 @@ class KubernetesPool(PoolBackend):
         self._changed.set()
 
     def restart(self, pod: str) -> None:
-        """Its Job is deleted and made again, where its learner has run for a while; else it is only slow to start."""
+        """Delete the pod's Job and create it again, if its learner has run for a while; otherwise it is only slow to
+        start."""
         job, pods = self._cluster.jobs.get(last_part(pod)), self._cluster.pods().get(last_part(pod), ())
         newest = status.newest(pods)
         if job is None or newest is None or self._deaths.running_s(newest, time.monotonic()) < FRESH_S:
@@ -148,7 +150,7 @@ class KubernetesPool(PoolBackend):
                 continue
 
     async def _look(self) -> None:
-        """At everything; then bring about what is wanted. Each step can be repeated at will."""
+        """Look at everything, then bring the cluster to the wanted state. Each step can be repeated safely."""
         await self._observer.check_active()
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
         found = await self._tell_troubles(jobs, pods)
@@ -175,7 +177,7 @@ class KubernetesPool(PoolBackend):
     async def _delete_surplus(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], plans: Mapping[str, PodPlan]
     ) -> None:
-        """Give the pods that are not wanted time to end, then delete their Jobs; and those that have ended at once."""
+        """Give surplus pods time to end, then delete their Jobs; delete Jobs that have ended at once."""
         now, ending = time.monotonic(), []
         self._drain_since = {name: since for name, since in self._drain_since.items() if name in jobs}
         for name, job in jobs.items():
@@ -209,7 +211,7 @@ class KubernetesPool(PoolBackend):
         await _all(ending)
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
-        """Whether a pod that has not started is of another template than today's: a Job's own cannot be changed."""
+        """Whether a pod that has not started has an outdated template: that of an existing Job cannot be changed."""
         made_from = str((job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
@@ -222,7 +224,7 @@ class KubernetesPool(PoolBackend):
             return False
 
     def _template(self, kind: PodKind) -> dict[str, Any]:
-        """Today's, of pods of a kind. Raises InvalidInput, naming the place."""
+        """The current template for pods of a kind. Raises InvalidInput with the place of the error."""
         template = read_template(self._config.pod_template, self._cluster.template)
         return place(template, self._profiles.entries, kind.profile)
 
@@ -267,7 +269,7 @@ class KubernetesPool(PoolBackend):
         self._made[name] = time.monotonic() + _SEEN_S
 
     async def _is_ours(self, name: str) -> bool:
-        """Whether a Job that is there already is this pool's, created by a call whose answer was lost."""
+        """Whether an existing Job belongs to this pool, created by a call whose answer was lost."""
         try:
             job = await self._in_thread(partial(self._api.get, "jobs", name))
         except NotFound:
@@ -287,7 +289,7 @@ class KubernetesPool(PoolBackend):
         self._refusals[name] = error
 
     async def _owner(self) -> Item:
-        """The ConfigMap that owns all Jobs. It is never made here: deleting it means that all Jobs shall end."""
+        """The ConfigMap that owns all Jobs. It is never created here: deleting it ends all Jobs."""
         name = f"{self._config.pool_name}-pool"
         try:
             owner = await self._in_thread(partial(self._api.get, "configmaps", name))
@@ -315,7 +317,7 @@ class KubernetesPool(PoolBackend):
             logger.warning("cannot delete the Job %s: %s", status.name_of(job), error.message)
 
     async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
-        """Those that are neither wanted nor there."""
+        """Report the pods that are neither wanted nor present."""
         there = {*plans, *self._cluster.jobs, *self._made}
         await _all([self._tell_stop(name) for name in self._known if name not in there])
 
@@ -330,7 +332,7 @@ class KubernetesPool(PoolBackend):
     async def _tell_troubles(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]
     ) -> Mapping[str, Trouble]:
-        """Tell what keeps pods from working, as far as it has changed; returns all of it, by id."""
+        """Report the changes of the pods' troubles; returns all troubles by id."""
         seen = {name: troubles.of_job(job, pods.get(name, ())) for name, job in jobs.items()}
         seen |= {name: troubles.of_refusal(error) for name, error in self._refusals.items()}
         found = {name: trouble for name, trouble in seen.items() if trouble is not None}
@@ -350,7 +352,7 @@ class KubernetesPool(PoolBackend):
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Carry all to their ends, then raise what the first of them has raised."""
+    """Run all to their ends, then raise the first error."""
     for failure in await asyncio.gather(*calls, return_exceptions=True):
         if failure is not None:
             raise failure
