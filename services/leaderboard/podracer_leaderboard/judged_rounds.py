@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from podracer_leaderboard.agents import Agent
 from podracer_leaderboard.round_budget import Throughput, member_limit
 from podracer_leaderboard.rules import Rules
-from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, peer_scores
+from podracer_leaderboard.rungs import SAME_TO, Front, LineRound, Rungs
 from podracer_leaderboard.search_space import Shape
 from podracer_leaderboard.tables import AgentRow, RoundRow, ThroughputRow
 
@@ -48,15 +48,14 @@ def load_curves(
     return curves
 
 
-def load_peers(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> dict[str, tuple[float, ...]]:
-    """Name of an agent whose last round was judged → the scores of its rung, its own first."""
+def load_rungs(session: Session, board: str, rules: Rules, agents: Iterable[Agent]) -> Rungs:
+    """The rungs of these agents."""
     own = [
         LineRound(agent.name, 0.0, rules.effort(agent.env_steps, agent.cost_s), agent.score)
         for agent in agents
         if agent.score is not None
     ]
-    near = _rounds_near_each(session, board, rules, {each.after for each in own})
-    return {each.agent: peer_scores(each, near[each.after]) for each in own}
+    return Rungs(own, _rounds_near_each(session, board, rules, {each.after for each in own}))
 
 
 def load_front(session: Session, board: str, rules: Rules) -> Front | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
@@ -84,6 +84,30 @@ def peer_scores(own: LineRound, others: Sequence[LineRound]) -> tuple[float, ...
     missing = max(0, MINIMUM_PEERS - len(rounds))
     rounds += [each for name, each in below.items() if name not in nearest][:missing]
     return shrunken(rounds)
+
+
+class Rungs(Mapping[str, tuple[float, ...]]):
+    """Name of an agent whose last round was judged → its `peer_scores`, calculated when asked for: of a thousand
+    waiting agents a proposal looks at a few."""
+
+    def __init__(self, own: Sequence[LineRound], near: Mapping[float, Sequence[LineRound]]) -> None:
+        """`near`: effort of an agent → the rounds that ended about there, those of the greatest effort first."""
+        self._own, self._near = {each.agent: each for each in own}, near
+
+    def __getitem__(self, agent: str) -> tuple[float, ...]:
+        own = self._own[agent]
+        return peer_scores(own, self._near[own.after])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def shrunken_scores(self) -> dict[str, float]:
+        """The agents' own scores, where they may differ from what was measured: rounds had unequal episodes."""
+        episodes = {each.episodes for rounds in self._near.values() for each in rounds}
+        return {agent: scores[0] for agent, scores in self.items()} if len(episodes) > 1 else {}
 
 
 def shrunken(rounds: Sequence[LineRound]) -> tuple[float, ...]:

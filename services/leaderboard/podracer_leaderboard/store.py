@@ -17,7 +17,7 @@ from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
-from podracer_leaderboard.judged_rounds import load_curves, load_front, load_peers
+from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.search_space import Shape, shape_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow
@@ -130,8 +130,8 @@ def load_population(
         AgentRow.board == board.name, AgentRow.origin == Action.FRESH
     )
     counts = session.execute(fresh.group_by(AgentRow.algorithm))
-    peers = load_peers(session, board.name, rules, waiting)
-    agents |= {name: replace(agents[name], score=scores[0]) for name, scores in peers.items()}
+    peers = load_rungs(session, board.name, rules, waiting)
+    agents |= {name: replace(agents[name], score=score) for name, score in peers.shrunken_scores().items()}
     front = load_front(session, board.name, rules) if rules.adaptive_rounds else None
     return Population(
         agents=tuple(agents.values()),

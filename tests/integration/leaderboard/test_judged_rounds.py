@@ -15,7 +15,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.database import Database, open_database
 from podracer_core.jobs.evolution import Round
 from podracer_leaderboard.agents import Agent, State
-from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_peers
+from podracer_leaderboard.judged_rounds import MAX_ROUNDS, load_rungs
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.server import MIGRATIONS
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
@@ -212,7 +212,7 @@ async def test_a_rung_is_read_from_a_few_rows_of_an_index_however_many_rounds_th
         connection = session.connection()
         event.listen(connection.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])))
         for rules in (Rules(), Rules(round=Round(env_steps=10))):
-            (scores,) = load_peers(session, "b", rules, [agent_of(1000)]).values()
+            (scores,) = load_rungs(session, "b", rules, [agent_of(1000)]).values()
             assert len(scores) <= 2 * MAX_ROUNDS + 1
             assert scores[0] == 1000.0
             assert {998.0, 999.0, 1001.0, 1002.0} <= set(scores)
@@ -231,10 +231,10 @@ async def test_many_agents_are_judged_by_one_query_as_each_would_be_alone(
     monkeypatch.setattr("podracer_leaderboard.judged_rounds.MAX_WINDOW", window)
     several = [agent_of(number) for number in (0, 1, 60, 128, 129, 500, 1290, 1500, 1871, 1872, 1900, 1999)]
     for rules in (Rules(), Rules(round=Round(env_steps=10))):
-        together = await long_history.read(lambda session, rules=rules: load_peers(session, "b", rules, several))
+        together = await long_history.read(lambda session, rules=rules: load_rungs(session, "b", rules, several))
         for each in several:
             alone = await long_history.read(
-                lambda session, rules=rules, each=each: load_peers(session, "b", rules, [each])
+                lambda session, rules=rules, each=each: load_rungs(session, "b", rules, [each])
             )
             assert together[each.name] == alone[each.name]
 

@@ -36,18 +36,28 @@ DRAINING = "draining"
 PROJECT_PAUSE_S = 0.25
 """Between two looks at all jobs of a project."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
+MOST_PODS_PAUSE_S = 10.0
 MOST_LOAD = 0.1
-"""The most of one core that all snapshots may use; beyond it they become rarer."""
+"""The most of one core that all snapshots may use, and as much again for the pods in them, which may be hundreds.
+Beyond it they become rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """The time and cost of a reading of a job, and the numbers of its changes and its pods' reports before."""
+    """The time of a reading of a job, and the numbers of its changes and its pods' reports before."""
 
     version: int
     reports: int
     time: float
-    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """A job's pods, when they were read, and what that cost."""
+
+    found: Sequence[job_pb2.Pod] = ()
+    time: float = float("-inf")
+    cost_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -55,8 +65,9 @@ class _Snapshot:
     """A snapshot of a job, and the responses for watchers, by the event position that they have."""
 
     moment: _Moment
+    cost_s: float
     job: job_pb2.Job
-    pods: Sequence[job_pb2.Pod]
+    pods: _Pods
     responses: dict[int, service_pb2.WatchJobResponse] = field(default_factory=dict)
 
     @property
@@ -187,8 +198,10 @@ class Watcher:
                 is_same = (known.moment.version, known.moment.reports) == (version, reports)
                 if began - known.moment.time < (FRESH_S if is_same else self._pause_s):
                     return known
-            found = await self._transactions.read(lambda session: self._read(session, job_uid, version, reports, began))
-            self._cost_s += 0.1 * (found.moment.cost_s - self._cost_s)
+            moment = _Moment(version, reports, began)
+            known_pods = _Pods() if known is None else known.pods
+            found = await self._transactions.read(lambda session: self._read(session, job_uid, moment, known_pods))
+            self._cost_s += 0.1 * (found.cost_s - self._cost_s)
             self._snapshots[job_uid] = found
             return found
 
@@ -199,7 +212,7 @@ class Watcher:
             found: Sequence[job_pb2.Event] = ()
             if snapshot.job.event_position > after:
                 found = await self._transactions.read(lambda session: _events(session, snapshot, after))
-            response = service_pb2.WatchJobResponse(job=snapshot.job, events=found, pods=snapshot.pods)
+            response = service_pb2.WatchJobResponse(job=snapshot.job, events=found, pods=snapshot.pods.found)
             snapshot.responses[after] = response
         return response
 
@@ -212,12 +225,17 @@ class Watcher:
             if self._clock.monotonic() >= due_at and self._deadlines.reports(uid) != snapshot.moment.reports:
                 return
 
-    def _read(self, session: Session, job_uid: str, version: int, reports: int, at: float) -> _Snapshot:
+    def _read(self, session: Session, job_uid: str, moment: _Moment, pods_before: _Pods) -> _Snapshot:
         began = time.thread_time()
         job = jobs.get_by_uid(session, job_uid)
         message = job_message(session, job, self._deadlines, self._clock.now())
-        found = pod_messages(session, pods.of_job(session, job), self._deadlines, self._uses())
-        return _Snapshot(_Moment(version, reports, at, time.thread_time() - began), message, found)
+        cost_s = time.thread_time() - began
+        pause_s = min(MOST_PODS_PAUSE_S, pods_before.cost_s * len(self._watched) / MOST_LOAD)
+        if moment.time < pods_before.time + pause_s:
+            return _Snapshot(moment, cost_s, message, pods_before)
+        messages = pod_messages(session, pods.of_job(session, job), self._deadlines, self._uses())
+        read = _Pods(messages, moment.time, time.thread_time() - began - cost_s)
+        return _Snapshot(moment, cost_s, message, read)
 
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:
