@@ -55,7 +55,7 @@ def secrets(
 
         configure_logging("secrets")
         stop = threading.Event()
-        if not once:  # the first process of a container hears no signal that it does not ask for
+        if not once:  # the first process of a container gets only the signals that it handles
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
         api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
         keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)

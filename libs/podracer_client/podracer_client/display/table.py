@@ -93,7 +93,7 @@ class TableDisplay(Display):
         return Group(*parts)
 
     def _header(self, snapshot: Snapshot) -> RenderableType:
-        # Between two updates a running job's clock goes on.
+        # Between two updates the clock of a running job continues.
         running = snapshot.state == "RUNNING" and any(pod.state == "WORKING" for pod in snapshot.pods)
         elapsed = snapshot.train_seconds + (self._clock() - self._seen_s if running else 0.0)
         grid = Table.grid(padding=(0, 3))

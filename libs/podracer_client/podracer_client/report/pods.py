@@ -50,7 +50,7 @@ def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ..
     A lease ends with the next event of its fence, or of its work if the event has no fence, and at the latest when
     its pod gets the next lease.
     """
-    held: dict[str, Event] = {}  # pod: the event that granted what it holds
+    held: dict[str, Event] = {}  # pod: the event that granted its lease
     holders: dict[tuple[str, str], str] = {}  # fence or work: the pod that got it last
     spans: dict[str, list[Span]] = {}
     incidents: dict[str, list[Event]] = {}

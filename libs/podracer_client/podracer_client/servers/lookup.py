@@ -61,7 +61,7 @@ def find_connection(
         tls = Path(set_tls)
     source = source or token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
-        with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given
+        with suppress(NotFound):  # no server of that folder runs: it has no bearing on the given one
             source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""The page of a back-test, one file that asks for nothing else, and the CSV files beside it."""
+"""The page of a back-test, one file without external resources, and the CSV files beside it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FALLS = 5
 
 def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | None = None) -> list[Path]:
     """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
-    too, as SVG and PNG. Raises InvalidInput where a file cannot be written."""
+    too, as SVG and PNG. Raises InvalidInput if a file cannot be written."""
     make_folder(folder)
     record = found.policy.record
     files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}

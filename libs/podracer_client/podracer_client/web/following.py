@@ -119,7 +119,7 @@ class Following:
                 if not self.stopped.is_set():
                     self._lost.add(threading.current_thread().name)
                     self.feed.put(connection={"state": "reconnecting", "message": error.message})
-                    with suppress(PodracerError):  # the next attempt tells
+                    with suppress(PodracerError):  # the next attempt will show
                         self.upstream.look_again()
             self.stopped.wait(next(self._backoff))
 

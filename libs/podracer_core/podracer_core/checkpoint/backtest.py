@@ -64,7 +64,7 @@ def backtest(
     if former is not None:
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
-    elif spec.data != trained[0].data:  # another table: what is told of training
+    elif spec.data != trained[0].data:  # another table: without the bars of training
         dates = {name: spec.kwargs[name] for name in ("train_end", "validation_end") if name in spec.kwargs}
         own = [{**dates, **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")

@@ -140,7 +140,7 @@ def rule_of(checkpoints: Sequence[Checkpoint], wanted: str | None = None) -> Rul
     for other in checkpoints[1:]:
         _require_same_environment(first, other)
         observed, acted = array_spaces(other)
-        # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+        # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
         alike = observed.shape == observation_space.shape and observed.dtype == observation_space.dtype
         if not alike or acted != action_space:
             raise _refused(

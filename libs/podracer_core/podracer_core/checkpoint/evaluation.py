@@ -58,7 +58,7 @@ def require_spaces(checkpoint: Checkpoint, environment: VecEnvironment, name: st
     """The environment `name` itself. Closes it and raises InvalidInput if the policy has other spaces."""
     expected = array_spaces(checkpoint)
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
-    # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+    # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
     fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
     for part, fits, want, have in zip(("observation", "action"), fit, expected, found, strict=True):
         if not fits:

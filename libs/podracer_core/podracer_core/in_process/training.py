@@ -40,7 +40,7 @@ from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3
-_USUAL_S = 150.0  # the length of a training whose length is not known
+_USUAL_S = 150.0  # the assumed length of a training of unknown length
 _FEWEST_TO_REPLACE = 4  # members
 _UNLIMITED_EPISODE_STEPS = 1000
 

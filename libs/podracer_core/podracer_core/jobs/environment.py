@@ -64,7 +64,7 @@ def data_to_message(data: DataSets, message: job_pb2.JobSpec) -> None:
 def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSets) -> Space | None:
     """Check the environment; returns its action space if that is known without starting it."""
     if not environment.id:
-        return None  # a user's own entry point: inspection tells
+        return None  # a user's own entry point: known after inspection
     try:
         info = find_environment(environment.id)
     except InvalidInput as error:

@@ -95,7 +95,7 @@ def _named(combination: Combination, number: int) -> Document:
     document, name = combination.document, _name(combination.document)
     assert isinstance(document.root.value, Mapping), "a matrix has been found in it"
     children = dict(document.root.value)
-    if isinstance(name, str) and is_label(name):  # any other is told as it stands
+    if isinstance(name, str) and is_label(name):  # any other name is reported unchanged
         children["name"] = replace(children["name"], value=f"{name}-{number}")
         ours = {EXPERIMENT_LABEL: name, **{axis_label(path): text for path, text in combination.texts.items()}}
         labels = children.get("labels", Node({}, document.root.line, document.root.key_line))

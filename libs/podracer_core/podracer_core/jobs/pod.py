@@ -174,7 +174,7 @@ class Pod:
         lock_step = "expected 1 with deterministic: true: the time at which other learners join is not reproducible"
         check.that(not self.deterministic, "pod.learners", lock_step)
         most, fitting = self.count.most, MAX_PODS // self.learners
-        if most <= MAX_PODS:  # else that is told already
+        if most <= MAX_PODS:  # otherwise that is reported already
             product = f"{most} times {self.learners} learners are more than {MAX_PODS} pods"
             check.that(most <= fitting, "pod.count.max", f"{product}: expected {fitting} at most")
         if self.fusion is not None:

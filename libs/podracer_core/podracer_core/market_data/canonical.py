@@ -89,7 +89,7 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
                 parquet.write_table(rows, file, compression="zstd", store_schema=True)
                 file.flush()
                 draft.chmod(0o644)
-                os.replace(draft, path)  # noqa: PTH105 - the one call that says so
+                os.replace(draft, path)  # noqa: PTH105 - its name says that it replaces the file
             finally:
                 draft.unlink(missing_ok=True)
     except OSError as error:

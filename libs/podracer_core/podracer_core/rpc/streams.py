@@ -110,7 +110,7 @@ class StreamCall(Generic[Message, Item]):
         """End the call at once; messages in transit are lost. Closing twice is harmless."""
         self._outbox.close()
         self._call.cancel()
-        self._next = _End()  # not an error whose traceback leads back here: a circle keeps what it holds for long
+        self._next = _End()  # not an error with a traceback to here: such a cycle would keep its objects for long
 
     def _read(self) -> None:
         try:

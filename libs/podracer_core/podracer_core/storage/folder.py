@@ -79,7 +79,7 @@ class FolderStore(ObjectStore):
             return _info(key, path.stat())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        # Only the deepest folder that the prefix names can hold what it matches.
+        # Only the deepest folder named by the prefix can hold matching keys.
         folder, _, _ = check_prefix(prefix).rpartition("/")
         with _mapped_errors(f"{self.url}: cannot list {prefix!r}"):
             keys = [key for key in self._walk(folder) if key.startswith(prefix)]

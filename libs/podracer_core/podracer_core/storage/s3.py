@@ -150,7 +150,7 @@ class S3Store(ObjectStore):
         offset, etag = 0, ""
         waits = Backoff(0.1, 2.0, attempts=self._attempts - 1)
         while True:
-            # A connection that broke half-way is taken up again where it broke, provided the object is still the same.
+            # After a broken connection the download continues at the same byte, if the object has not changed.
             headers: dict[str, str | list[str] | tuple[str]] = {"If-Match": etag} if offset and etag else {}
             with _mapped_errors(f"{self.url}: cannot read {key!r}"):
                 response = self._client.get_object(self._bucket, name, offset, request_headers=headers)

@@ -15,7 +15,7 @@ from podracer_core.telemetry.spans import current
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# Libraries whose debug and info lines would drown ours.
+# Libraries with too many debug and info lines.
 _QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy")
 
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

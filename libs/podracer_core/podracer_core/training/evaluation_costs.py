@@ -12,7 +12,7 @@ from podracer_core.training.snapshots import Moment
 CREDIT_S = 5.0
 _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
 
-_KNOWN_PART = 0.02  # of a round, from which on its whole use can be told from what it has used
+_KNOWN_PART = 0.02  # of a round; after it the use of the whole round can be extrapolated
 _MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
 _LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
 

@@ -143,10 +143,10 @@ class RetentionTask:
         if not stored:
             return Collected()
         held = set(await self._transactions.read(lambda session: leases.fences(session, uid)))
-        await self._delivery.flush(board)  # what the leaderboard has not heard of, it cannot pin
+        await self._delivery.flush(board)  # the leaderboard cannot pin agents that it does not know
         pins = await self._ask(uid, board)
         run = self._transactions.read if dry_run else self._transactions.write
-        # Also of leases that have ended since: the leaderboard may have heard of theirs after it was asked.
+        # Also of leases that have ended since: the leaderboard may have got theirs after its answer.
         others = [each for each in stored if CheckpointPlace.parse(each).fence not in held]
         doomed = await run(lambda session: self._doom(session, uid, board, others, pins, dry_run))
         named = await asyncio.to_thread(self._named_by_others, everything, set(doomed))

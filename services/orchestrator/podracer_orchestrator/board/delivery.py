@@ -124,7 +124,7 @@ class Delivery:
                 answered += await self._call(groups.pop(0))  # what was answered before a failure counts
             return await self._tell(board, groups, wanted, answered)
         finally:
-            # Before they are forgotten: a job whose budget is used ends once they are.
+            # Before the rows are deleted: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
             if answered:
@@ -173,7 +173,7 @@ class Delivery:
             return
         try:
             candidates = (await self._board.get(board)).candidates
-        except PodracerError as error:  # the next submission is heard as well
+        except PodracerError as error:  # the next submission is checked as well
             logger.warning("cannot read the leaderboard of job %s: %s", job_uid, error)
             return
         await self._transactions.write(lambda session: claim(session, candidates))

@@ -170,7 +170,7 @@ class EnsembleMaker:
         self._delivery = delivery
         self._changes = changes
         self._clock = clock
-        self._asked: Counter[str] = Counter()  # work: times in vain
+        self._asked: Counter[str] = Counter()  # work: number of failed attempts
 
     async def run(self) -> None:
         """Fill all waiting works, forever; wait longer after each failure."""

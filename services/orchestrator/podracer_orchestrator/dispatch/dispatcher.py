@@ -122,7 +122,7 @@ class Dispatcher:
             found: Found = await self._look(ask, what.job_uid) if has_waited else what
             if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
                 return found
-            # Where that was in vain there may be a lead to follow.
+            # If that found nothing, there may be a lead to follow.
             return await self._proposer.propose(found, lambda session: self._find(session, ask, what.job_uid))
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:

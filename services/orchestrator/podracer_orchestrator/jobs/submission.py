@@ -98,7 +98,7 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
             raise names.wrong_field("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
     source = job_pb2.JobSpec()
     source.CopyFrom(new)
-    source.pod.SetInParent()  # what a section leaves out is unset, also where there is no section
+    source.pod.SetInParent()  # keys that a section omits are unset, even without the section
     source.objective.SetInParent()
     FieldMask(paths=paths).MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
     result = checked(result)

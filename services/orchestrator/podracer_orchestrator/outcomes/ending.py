@@ -28,7 +28,7 @@ def after_change(session: Session, clock: Clock) -> None:
     # Several together: the sweep touches every active job, and each would be a query of its own.
     touched = jobs.load(session, uids) if len(uids) > 1 else [session.get(JobRow, uid) for uid in uids]
     for job in touched:
-        if job is not None and not job.is_continuous:  # a continuous one ends when its user says so
+        if job is not None and not job.is_continuous:  # a continuous one ends when its user ends it
             _finish_if_due(session, job, clock.now())
 
 

@@ -190,7 +190,7 @@ def _submission(
 def _submit(change: Change, member: MemberRow, result: pod_pb2.MemberResult, stand: Stand) -> None:
     """Report a member's round to the leaderboard."""
     plan, request = plan_of(change.job), _submission(change, member, _failure(result), stand)
-    # The leaderboard sizes cohorts by what it hears of sizes: nothing where the job has chosen one.
+    # The leaderboard sizes cohorts by the reported sizes: none if the job has a fixed size.
     request.member_count = 0 if plan.members else change.work.places
     if result.final.progress.HasField("training_return"):
         # All that is known where nothing was evaluated: it scores in its rung.

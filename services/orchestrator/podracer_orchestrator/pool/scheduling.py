@@ -203,7 +203,7 @@ class FairShare:
             account = self._accounts.get(load.job_uid)
             if account is None:
                 rivals = [each for each in loads if each.job_uid in turns and each.kind == load.kind]
-                # Without rivals: level with the jobs that work, not with one that waits in vain.
+                # Without rivals: level with the jobs that work, not with one that cannot get pods.
                 rivals = rivals or [each for each in loads if each.job_uid in turns and each.held]
                 turns[load.job_uid] = min((turns[each.job_uid] for each in rivals), default=0.0)
             elif account.weight == load.weight:
@@ -260,7 +260,7 @@ class MemoryBudget:
         if since_s < PAUSE_S:
             return view.promised
         reserve = min(RESERVE_BYTES, RESERVE_FRACTION * view.total)
-        # What runs stays as long as nothing is short, also where it turns out to need more than was thought.
+        # Running pods stay as long as there are enough resources, even if they need more than estimated.
         return max(view.promised, view.available + view.pods - reserve)
 
 

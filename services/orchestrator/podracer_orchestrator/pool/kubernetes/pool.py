@@ -77,7 +77,7 @@ class KubernetesPool(PoolBackend):
         self._drain_since: dict[str, float] = {}
         self._made: dict[str, float] = {}  # id: until when the copy may not know its Job yet
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
-        self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
+        self._waits = Waits()  # before a refused Job, or one whose pod has ended, is created again
         self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
         self._digests: dict[PodKind, str] = {}  # of templates, as of one look
         self._told: Mapping[str, Trouble] = {}  # by id
@@ -154,7 +154,7 @@ class KubernetesPool(PoolBackend):
         await self._observer.check_active()
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
         found = await self._tell_troubles(jobs, pods)
-        await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
+        await self._deaths.look(jobs, pods, now)  # they may end jobs, which get no further events then
         self._digests = {}
         self._capacity = Capacity(  # of a cluster nothing is known but how far to go
             cores=0.0,
@@ -185,7 +185,7 @@ class KubernetesPool(PoolBackend):
             if self._deleted.get(status.uid_of(job), 0.0) > now:
                 continue
             if self._deaths.is_stranded(pods.get(name, ()), now):
-                # It may still be alive there, so another of another name takes its place, before its own is free.
+                # It may still run there, so a pod of another name replaces it, before its own name is free.
                 if name in plans:
                     await self._observer.pod_stranded(plans[name].name, "its node does not confirm that it has ended")
                 else:
@@ -207,7 +207,7 @@ class KubernetesPool(PoolBackend):
             since = self._drain_since.setdefault(name, now)
             works = newest is not None and status.is_running(newest)
             if outcome or not works or now - since >= DRAIN_S or name not in self._known:
-                ending.append(self._delete(job, "Foreground"))  # a pod without a row is not told to end
+                ending.append(self._delete(job, "Foreground"))  # a pod without a row is not asked to end
         await _all(ending)
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
@@ -322,7 +322,7 @@ class KubernetesPool(PoolBackend):
         await _all([self._tell_stop(name) for name in self._known if name not in there])
 
     async def _tell_stop(self, name: str) -> None:
-        full_name = self._known.pop(name)  # first, as another pod may have the name before this is told
+        full_name = self._known.pop(name)  # first, as another pod may get the name before this is reported
         try:
             await self._observer.pod_stopped(full_name)
         except PodracerError:
