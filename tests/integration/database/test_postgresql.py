@@ -87,7 +87,7 @@ async def test_what_was_written_is_there(url: str) -> None:
 
 
 def change(url: str, statement: str) -> None:
-    """By somebody else's hand."""
+    """As another process would."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(text(statement))

@@ -393,7 +393,7 @@ def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
     assert world.used() == {"a": 10.0 + 9.0 + 0.0}
     world.clock.seconds += 100.0
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
-    assert world.used() == {"a": 19.0}, "nobody follows any more"
+    assert world.used() == {"a": 19.0}, "no pod follows any more"
     taken = world.write(lambda session: leases.usage(session, jobs.get_by_uid(session, uid), world.clock.now()))
     assert (taken.reserved_cost_s, taken.reserved_env_steps) == (0.0, 0)
 
