@@ -135,7 +135,7 @@ async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: 
         (["import", "all.csv", "-o", "nowhere/x.parquet"], "expected a file in an existing folder"),
         (["show", "other"], "there is no data set other"),
         (["delete", "other"], "there is no data set other"),
-        (["download", "prices", "-o", "all.csv"], "is there already"),
+        (["download", "prices", "-o", "all.csv"], "already exists"),
     ):
         code, out, told = await data(site, *words)
         assert (code, out) == (2, ""), words
