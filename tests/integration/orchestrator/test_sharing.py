@@ -362,7 +362,7 @@ def test_capacity_where_pods_come_by_themselves(make_world):
     assert (found.backend, found.pod_count, found.free_pod_count) == ("static", 3, -1)
     assert not found.HasField("total")
     assert not found.HasField("used")
-    assert "by themselves" in found.limit
+    assert "this server starts none" in found.limit
     assert sorted(share.wanted_count for share in found.shares) == [1, 2]
 
 
