@@ -198,7 +198,7 @@ def test_one_that_does_not_return_blocks_no_call_and_is_asked_again_once_it_has(
         assert answer == of_the_tournament()
         return "" if problem is None else problem.message
 
-    assert "has not answered within 0.1 s" in ask()
+    assert "gave no answer within 0.1 s" in ask()
     assert "still has not answered an earlier call" in ask()
     assert len(calls) == 1
     returns.set()
