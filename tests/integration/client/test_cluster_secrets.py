@@ -82,7 +82,7 @@ def test_the_command_makes_what_is_missing_and_keeps_what_is_there(api: Api, con
     command = ("secrets", "--kubernetes", "--once", "--kubeconfig", str(config))
     first = run_here(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "the Secret podracer-authority is made" in first.stderr
+    assert "created the Secret podracer-authority" in first.stderr
     made = everything(api)
     assert set(made) == NAMES
     assert data(api, "podracer-s3") == {"access-key": b"mine", "secret-key": b"mine"}

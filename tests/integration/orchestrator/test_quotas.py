@@ -75,7 +75,7 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
 
     await upload(b"a" * 60)
     await upload(b"a" * 60)  # it is there already
-    with pytest.raises(Exhausted, match="uploads of 60 bytes, with 60 more"):
+    with pytest.raises(Exhausted, match="60 bytes of uploads; 60 more"):
         await upload(b"b" * 60)
     write(site, {"projects/default": {"upload_bytes": 200}})
     await upload(b"b" * 60)

@@ -420,7 +420,7 @@ def test_a_worker_of_another_build_is_left_out_with_both_named(
         time.sleep(0.3)
         pod.train(source, 3)
         assert refusing.opened == 1
-        named = f"left out: this is build 0.0.1 (protocol 0), the peer is {own_build().version}"
+        named = f"will not be used: this is build 0.0.1 (protocol 0), the peer is {own_build().version}"
         assert any(named in text for text in caplog.messages)
         with pytest.raises(PreconditionFailed) as refused:
             pod.source(server.address)
