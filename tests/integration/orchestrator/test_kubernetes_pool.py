@@ -259,7 +259,7 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     await site.stop()
     cluster.api.role = {"rules": [core]}
     await site.start()
-    assert "may not list jobs.batch in the namespace podracer" in await until_checked(site, "may not list")
+    assert "not permitted to list jobs.batch in the namespace podracer" in await until_checked(site, "not permitted")
 
 
 async def until_checked(site: Any, expected: str) -> str:
