@@ -111,9 +111,8 @@ def _grpc() -> dict[str, str]:
     """A page for each package of protos, from the comments and fields of its services, messages and enumerations."""
     pages: dict[str, str] = {}
     for file in sorted(ROOT.glob("protos/podracer/*/v1/*.proto")):
-        package = file.parts[-3]
-        pages.setdefault(f"grpc/{package}", f"# podracer.{package}.v1\n")
-        pages[f"grpc/{package}"] += _proto(file.read_text())
+        page = f"grpc/{file.parts[-3]}"
+        pages[page] = pages.get(page, f"# podracer.{file.parts[-3]}.v1\n") + _proto(file.read_text())
     return pages
 
 
