@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def carriers() -> list[Carrier]:
-    """What there is on this machine."""
+    """The carriers that this machine supports."""
     rows = [Carrier("shared memory", tensor_pb2.CARRIER_KIND_SHARED_MEMORY)]
     rows += [
         Carrier(f"inline, {bytes_text(chunk)} chunks", tensor_pb2.CARRIER_KIND_INLINE, chunk_bytes=chunk)
@@ -305,7 +305,7 @@ class SendingService(worker_service_pb2_grpc.WorkerServiceServicer):
 
 
 def serve(address: str, folder: Path) -> None:
-    """Send to whoever asks, until SIGTERM."""
+    """Serve Collect until SIGTERM."""
     stop, work = stop_event_on_signals(), WorkQueue()
     service = SendingService(work, SharedFolder(shared_folder(folder)))
     methods = {"/podracer.worker.v1.WorkerService/Collect": (Role.POD,)}

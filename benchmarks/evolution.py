@@ -1,14 +1,14 @@
-"""What evolution gains: cost and time to a target, a tournament beside random search and beside independent agents.
+"""What evolution gains: cost and time to a target of a tournament, of random search and of independent agents.
 
 tournament     `search.algorithms: auto`, each algorithm's own search space, the default evolution
-random         the same space, population, rounds and pods; nobody is copied or replaced (`evolution.generator: random`)
-independent    for each algorithm of `auto`: as many agents with its defaults and different seeds, nobody is replaced
+random         the same space, population, rounds and pods; no agent is copied or replaced (`generator: random`)
+independent    for each algorithm of `auto`: as many agents with its defaults and different seeds, never replaced
 
 Pendulum-v1 to -200, LunarLander-v3 to 200 (in processes), Hopper-v5 to 2,000: the mean of 32 greedy episodes, confirmed
 with fresh seeds. Cost is in device seconds, evaluation included, as the job counts it. Every run is `podracer run` with
-a limit in time; one that does not get there costs what it has used, and counts as such in the medians, which flatters
-whoever fails. Runs are done one at a time, seed after seed; each that has ended is a line of `--results`, and is not
-run again. `--write` puts curves and picture into docs/benchmarks, the losers' too.
+a time limit. A run that misses the target enters the medians with the cost that it used, which flatters methods that
+fail. Runs are done one at a time, seed after seed. Each finished run is a line of `--results` and is not repeated.
+`--write` puts the curves of all runs and a picture into docs/benchmarks.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def run_learner(options: argparse.Namespace, method: str, rank: int, size: int, 
             if rank == 0:
                 (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(options.seed, 0, EPISODES))
                 curve.append((update * size * horizon * options.envs, seconds, result.mean))
-            distributed.barrier()  # the time of a look is nobody's
+            distributed.barrier()  # evaluation time is not counted
     sent = bytes_sent()
     distributed.barrier()
     distributed.destroy_process_group()

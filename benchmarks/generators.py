@@ -7,7 +7,7 @@ leaderboard puts first when the budget has been used. Pairs have the same seed: 
 luck. A seed is won by the greater value; ties are left out of the sign test. Intervals of a median are those of its
 order statistics, at least 95 %.
 
-The landscapes are drawn anew for each seed. `slow starters` is made to deceive whoever judges early.
+The landscapes are drawn anew for each seed. `slow starters` is made to deceive generators that judge early.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 (a) seconds of training to a confirmed greedy mean of -200 on Pendulum-v1 with SAC, each system at its best recipe: ours
     is RECIPE, the peers' the settings of the zoo at the thread count at which they were faster in (b). Every look at a
     policy costs its system time: 8 screening episodes and, if their mean passes, 100 others that confirm. Compiling
-    counts as it does for the user of SBX; starting Python, importing and making the agent count for nobody.
+    counts as it does for the user of SBX; starting Python, importing and making the agent count for no system.
 (b) steps/s with the same settings: one environment, exactly one update a step, batch 256, networks of 256-256 relu, on
     Pendulum-v1 and HalfCheetah-v5. Here the first WARM_UP_STEPS, with them SBX's compiling, come before the clock.
     A cohort of 4 of ours, each with an environment, batch and networks of its own, beside one: time per step of all;

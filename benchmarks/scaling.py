@@ -6,10 +6,10 @@ lie in the store, CompleteWork. What they do not do is train: how good an agent 
 from benchmarks/simulation/curves.csv (PPO on HalfCheetah-v5, by learning rate, discount and seed; record_curves.py
 has recorded it).
 
-Nobody waits for training. The clock runs as the wall's does while any pod waits for the control plane, and jumps to the
-next moment at which one has something to say while all of them train. So every call takes what it takes, and as many
-meet as would in reality; only the time in which nothing happens is left out. The printed compression is how many
-seconds of the simulation went into one of the wall; every other figure is in seconds of the simulation, which is real
+Training takes no wall time. While any pod waits for the control plane, the clock runs in real time. While all pods
+train, it jumps to the next moment at which one has something to say. So every call takes its real time, as many calls
+meet as in reality, and only idle time is left out. The printed compression is how many seconds of the simulation
+went into one second of wall time; every other figure is in seconds of the simulation, which is real
 time. What the services do after a call has been answered has to be done in less time than it would have: latencies
 are rather too large than too small.
 

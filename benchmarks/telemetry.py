@@ -194,7 +194,7 @@ def _phase(session: TrainingSession) -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of one call: the least of several hundred at a time, which is the one that nobody has disturbed."""
+    """Seconds of one call: the least mean over 300 calls, which other processes disturbed the least."""
     return min(timeit.repeat(work, number=300, repeat=15, timer=time.thread_time)) / 300
 
 

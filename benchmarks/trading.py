@@ -1,5 +1,5 @@
-"""Agents that trade, beside other libraries' and beside doing nothing clever: return, Sharpe ratio and largest fall in
-years that nobody has seen.
+"""Trading agents beside other libraries' agents and beside simple baselines: return, Sharpe ratio and largest fall in
+unseen years.
 
 Each year is a season: everything before the year before it trains, the year before it selects, and the year itself is
 played once, by the policy that was selected (before 2017 half a year trains, and half a year selects). Fills at the
@@ -212,7 +212,7 @@ def our_job(
     }
     if name == SINGLE:
         job["search"] = {"algorithms": ["ppo"], "space": {"gamma": 0.99}}  # not searched: all else keeps its default
-        # Nobody replaces it: the generator of random agents only fills places that are free.
+        # It is not replaced: the random generator only fills free places.
         job["evolution"] = {"population": 1, "leaderboard_size": 1, "generator": "random"}
         job["pod"] = {"count": 1, "layout": "fused", "members": 1}
     else:

@@ -162,7 +162,7 @@ def _envpool(row: Row) -> tuple[Advance, int] | None:
     name = next((name for name in ids if name in envpool.list_all_envs()), None)
     if name is None:
         return None
-    # Nobody here computes contact forces.
+    # No system here computes contact forces.
     plain = {"post_constraint": False, "use_contact_force": False} if row.peer_kwargs else {}
     pool = envpool.make_gymnasium(name, num_envs=row.peer_envs, num_threads=row.threads, seed=0, **plain)
     pool.reset()

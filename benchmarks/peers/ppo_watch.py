@@ -48,7 +48,7 @@ class Watch:
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
             tell("steps", env_steps=env_steps)
-        # Nobody is looked at untrained: there Ant may have reached its first target by standing still.
+        # Untrained policies are not evaluated: Ant may reach its first target by standing still.
         if self._rollouts and self._looked_s + self._last_look_s <= LOOKING_FRACTION * (now - self._began_at):
             self._look(env_steps)
         return not self._targets
@@ -75,7 +75,7 @@ class Watch:
 
 
 class GreedyReturns:
-    """Mean returns of episodes that nobody has seen."""
+    """Mean returns of unseen episodes."""
 
     def __init__(self, environment: str, seed: int) -> None:
         self._spec, self._next_seed = EnvironmentSpec(id=environment), 1_000_000 * (seed + 1)

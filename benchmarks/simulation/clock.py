@@ -1,4 +1,4 @@
-"""A clock that skips the time in which nobody waits for anything real."""
+"""A clock that skips idle time, in which no call is in progress."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SkippingClock:
             raise
 
     def _look(self) -> None:
-        """Wake whose time has come; skip to the first appointment where nobody is at work."""
+        """Wake sleepers that are due. While no call is in progress, skip to the first of their deadlines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -82,8 +82,8 @@ class Drift(Landscape):
 class SlowStarters(Landscape):
     """Deceptive: a low gamma learns at once and ends low, a high one begins slowly and ends high.
 
-    Whoever trains with a low one for long loses part of what it could have become (`ceiling` sinks), so a copy of an
-    early winner is not a free start for a better agent. Who is judged against older agents never gets there.
+    Long training with a low gamma lowers the reachable score (`ceiling` sinks), so a copy of an early winner is not a
+    free start for a better agent. An agent that is judged against older agents never gets there.
     """
 
     name, meaning = "slow starters", "the best begin worst, and early winners spoil their weights"

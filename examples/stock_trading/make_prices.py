@@ -2,7 +2,7 @@
 
     python examples/stock_trading/make_prices.py
 
-It has what real tables have: days on which a stock was halted (no row), and an ex-rights date that nobody adjusted.
+Like real tables it has days on which a stock was halted (no row), and an unadjusted ex-rights date.
 """
 
 from __future__ import annotations

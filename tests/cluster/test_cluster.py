@@ -209,7 +209,7 @@ def test_the_web_overlay(scenarios: Scenarios, tmp_path: Path) -> None:
             with other.kubectl.forward("service/podracer-web", 8080) as address:
                 page = f"http://{address}"
                 assert requests.get(page, headers={"host": name}, timeout=60).status_code == 401
-                assert requests.get(page, timeout=60).status_code == 421, "a name that nobody gave it"
+                assert requests.get(page, timeout=60).status_code == 421, "an unknown host name"
                 if not browser.cookies:
                     key = base64.b64decode(other.kubectl.get("secret", "podracer-web")["data"]["key"]).decode().strip()
                     assert enter(browser, page, key, name) == 204
@@ -418,7 +418,7 @@ def test_a_node_that_is_lost(
 
 
 @needs_faults
-def test_nobody_ends_the_lost_node(
+def test_a_lost_node_is_not_ended(
     installation: Installation, scenarios: Scenarios, pulse: Pulse, power: Callable[[str, str], None]
 ) -> None:
     node = free_node(installation)
@@ -522,7 +522,7 @@ BAD_DEPLOYMENTS = {
     "a Role that may not create Jobs": (
         ("Role", "podracer-orchestrator"),
         {"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch", "delete"]},
-        ("POD_FORBIDDEN", "we may not create jobs"),
+        ("POD_FORBIDDEN", "not permitted to create jobs"),
     ),
 }
 

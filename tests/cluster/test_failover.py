@@ -58,7 +58,7 @@ class WithPostgresql(Installation):
         return rows
 
     def leases_lost(self) -> int:
-        """Leases that ended because nobody renewed them, or their pod was gone."""
+        """Leases that ended without a renewal, or because their pod was gone."""
         ((count,),) = self.ask("SELECT count(*) FROM leases WHERE state = 'EXPIRED'")
         return int(str(count))
 

@@ -99,7 +99,7 @@ class Site:
         wait_until(has_come, 180, f"{kind} of {job}")
 
     def open_contest_works(self, job: str) -> int:
-        """Evaluations of the contest of `job` that nobody has completed, as the database on disk has them."""
+        """Incomplete evaluations of the contest of `job`, as the database on disk has them."""
         query = "SELECT count(*) FROM works JOIN jobs ON works.job_uid = jobs.uid WHERE job_id = ? AND contest != ''"
         query += " AND works.state IN ('READY', 'LEASED')"
         with sqlite3.connect(f"file:{self.folder}/orchestrator.sqlite?mode=ro", uri=True, timeout=30) as database:
@@ -115,7 +115,7 @@ def site(up: Callable[..., Command], tmp_path: Path) -> Any:
 
 @pytest.mark.thorough
 def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
-    """Two jobs watch one data set: `trader` takes whoever is better, `careful` nobody."""
+    """Two jobs watch one data set: `trader` promotes any better policy, `careful` none."""
 
     def fine(*words: str) -> Command:
         command = run(*words)

@@ -166,7 +166,7 @@ def test_a_fork_trains_on_from_its_parents_weights_after_a_killed_orchestrator(
     (held / "hold").touch()
     forked = run_here("agent", "fork", "faults", "a0001", "--set", "learning_rate=1e-7", cwd=tmp_path)
     assert forked.returncode == 0, forked.stderr
-    assert "its name is told in the job's events" in forked.stdout
+    assert "the job's events will name the new agent" in forked.stdout
     (orchestrator,) = command.services("podracer_orchestrator")
     orchestrator.kill()
     wait_until(lambda: all_gone([orchestrator]), 60, "the orchestrator to die")

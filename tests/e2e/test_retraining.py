@@ -47,7 +47,7 @@ def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp
         values = tested.events[-1]
         assert values["agent"].endswith("/a0001-retrained")
         assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (0, 0, days[121])
-    assert evaluated.returncode == 0, "nobody has evaluated it so far"
+    assert evaluated.returncode == 0, "it has no stored evaluation"
     shown = run("job", job)
     line = rf"retrained    a0001-retrained, [\d,]+ environment steps, train_end {days[120]}"
     assert re.search(line, "\n".join(shown.lines)), "the best snapshot's steps, and those of the last training"

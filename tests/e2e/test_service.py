@@ -55,15 +55,15 @@ def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> Non
         assert job.leaderboard()
         job.download_best(folder / "sdk")
         with pytest.raises(NotFound):
-            sdk.job("nobody")
+            sdk.job("missing")
     assert (folder / "sdk" / "manifest.json").is_file()
 
     listed = run_here("jobs", "--json", cwd=folder)
     assert listed.returncode == 0, listed.stderr
     assert len(listed.events) == 2
-    unknown = run_here("job", "nobody", cwd=folder)
+    unknown = run_here("job", "missing", cwd=folder)
     assert unknown.returncode == 2
-    assert "nobody" in unknown.stderr
+    assert "missing" in unknown.stderr
     assert "Traceback" not in unknown.stderr
 
 

@@ -136,7 +136,7 @@ def test_without_the_key_nothing_is_shown(chromium: Any, server: tuple[Command, 
     page = context.new_page()
     assert page.goto(server[1].partition("#")[0]).status == 401
     assert "Open the URL" in page.inner_text("main")
-    for key, then in (("guess", "text=this is not the key"), (server[1].partition("#key=")[2], "#connection.live")):
+    for key, then in (("guess", "text=wrong key"), (server[1].partition("#key=")[2], "#connection.live")):
         page.fill("#key", key)
         page.click("form button")
         page.wait_for_selector(then)

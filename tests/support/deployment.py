@@ -105,7 +105,7 @@ class Deployment(ServiceProcesses):
         self.start_learner(pod)
 
     def end_processes(self) -> None:
-        """Kill whoever is left."""
+        """Kill all that are left."""
         super().end_processes()
         for link in self.links.values():
             link.close()

@@ -1,7 +1,7 @@
 """A CUDA graph in miniature, for a CPU: records each operation with the tensors that it touched, and does them again.
 
 What a graph would not notice goes unnoticed here as well: a number that the host has changed, a tensor that lies
-elsewhere now. Whoever asks for a tensor's value raises.
+elsewhere now. Reading a tensor's value raises.
 """
 
 from __future__ import annotations

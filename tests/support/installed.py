@@ -20,7 +20,7 @@ from podracer_core.catalogue.spaces import DictSpace, DiscreteSpace
 INFO = AlgorithmInfo(
     name="mine",
     title="My Own Algorithm",
-    paper="Nobody 2024, A Title, arXiv:0000.00000",
+    paper="Author 2024, A Title, arXiv:0000.00000",
     on_policy=True,
     action_spaces=(DiscreteSpace, DictSpace),
     implementation="my_package.mine:Mine",

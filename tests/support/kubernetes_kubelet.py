@@ -93,7 +93,7 @@ class Processes:
         return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in found)
 
     def close(self) -> None:
-        """Kill whoever is left."""
+        """Kill all that are left."""
         for known in self._pods.values():
             self._signal(known, signal.SIGKILL)
             for process in known.processes.values():

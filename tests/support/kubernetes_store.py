@@ -71,7 +71,7 @@ def matches(item: Item, labels: str, fields: str) -> bool:
 class Store:
     """Everything of one namespace. `changed` is a condition: hold it to read several things at once.
 
-    What is stored is replaced, never changed, so `find` and `since` hand it out as it is: nobody may change that.
+    What is stored is replaced, never changed, so `find` and `since` return it as it is: callers must not change it.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Store:
             return {item["metadata"]["uid"] for item in self._items.values()}
 
     def forget_history(self) -> None:
-        """From now on whoever watches from an older version has to list again."""
+        """From now on a watch from an older version has to list again."""
         with self.changed:
             self._history.clear()
             self.version += 1

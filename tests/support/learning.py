@@ -49,7 +49,7 @@ def best_bounds(
 ) -> list[Best]:
     """Train in `envs` environments a member until all agents have reached `target`, or taken `env_steps` each.
 
-    Looks at the greedy policies every `every` environment steps of a member, on episodes that nobody trains on. The
+    Looks at the greedy policies every `every` environment steps of a member, on episodes that are not trained on. The
     mean of 32 has to reach the target, or where `confident` the lower end of its interval.
     """
     environment = make_environment(len(SEEDS) * envs)

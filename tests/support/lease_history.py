@@ -221,7 +221,7 @@ class History:
             self.done["asked again"] += 1
             return
         for held in mine:
-            held.ended = True  # whoever asks anew has given up what it held
+            held.ended = True  # a pod that asks again has given up its former lease
         if lease is not None and lease.HasField("exit"):
             self.write(lambda session: pods.set_state(session, pod, PodState.STOPPED))
             self.done["drained"] += 1
@@ -396,7 +396,7 @@ class History:
         self.check_teams()
 
     def check_teams(self) -> None:
-        """Every follower that holds a lease has a lead that does, and a rank that nobody else has there."""
+        """Every follower that holds a lease has a lead that does, and a rank of its own there."""
         columns = select(LeaseRow.lead_fence, LeaseRow.rank).where(LeaseRow.state == LeaseState.HELD)
         query = columns.where(LeaseRow.kind == "FOLLOW")
         places = self.run(self.transactions.read(lambda session: [tuple(row) for row in session.execute(query)]))

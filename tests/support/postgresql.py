@@ -58,7 +58,7 @@ class PostgresServer:
             self._process = None
 
     def freeze(self) -> None:
-        """It takes connections and answers nobody."""
+        """It accepts connections and does not answer."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -28,7 +28,7 @@ class Command:
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
-        # Of its own, so that nobody's files are taken for somebody else's; and beside the folder that tests look into.
+        # Its own, so that it shows no files of other tests; and beside the folder that tests look into.
         self.shm = Path(tempfile.mkdtemp(prefix="podracer-shm-"))
         weakref.finalize(self, shutil.rmtree, self.shm, ignore_errors=True)
         environment["PODRACER_SHM_DIR"] = str(self.shm)

@@ -145,7 +145,7 @@ class S3Server:
             self._process = None
 
     def freeze(self) -> None:
-        """It takes connections and answers nobody."""
+        """It accepts connections and does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -162,7 +162,7 @@ class S3Server:
             assert self._process.poll() is None, self.folder.with_suffix(".log").read_text()[-2000:]
             with contextlib.suppress(HTTPError, OSError):
                 answer = http.request("GET", self.endpoint, timeout=2.0)
-                if answer.status < 500:  # whoever we are to it
+                if answer.status < 500:  # with any access rights
                     return
             time.sleep(0.05)
         raise TimeoutError("the S3 server does not answer")

@@ -94,7 +94,7 @@ class ServiceProcesses:
         return (self.folder / f"{name}.log").read_text()
 
     def end_processes(self) -> None:
-        """Kill whoever is left."""
+        """Kill all that are left."""
         for process in self.processes.values():
             self._forget(process)
 

@@ -63,7 +63,7 @@ class Lights(TorchEnvironment):
 
 
 class Drift(TorchEnvironment):
-    """Its numbers grow without bounds under the action: what we see of it breaks if nobody looks after it."""
+    """Its numbers grow without bounds under the action: the observations break unless it is reset."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", max_episode_steps: int | None = None) -> None:
         place = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -150,7 +150,7 @@ CASES = (
 
 
 def random_action(environment: VecEnvironment, generator: torch.Generator, wild: bool = False) -> Tensor:
-    """Allowed actions for all; where `wild`, half of a Box's numbers are such as nobody should send."""
+    """Allowed actions for all; where `wild`, half of a Box's numbers are invalid ones."""
     count, space = environment.num_envs, environment.action_space
     match space:
         case gymnasium.spaces.Discrete() if environment.action_mask is not None:

@@ -164,7 +164,7 @@ def test_what_stands_on_a_class_that_has_graphs_says_so_for_itself() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
 def test_nothing_in_training_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Tensors on the meta device have no values: whoever asked for one would raise."""
+    """Tensors on the meta device have no values: reading one would raise."""
     for network in (ActorCritic, StackedResidual):
         monkeypatch.setattr(network, "initialize", lambda *_: None)  # on a CPU, always
     shared = {"hidden_sizes": (16, 16), "horizon": 4}

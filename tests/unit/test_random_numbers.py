@@ -160,7 +160,7 @@ def test_every_permutation_is_equally_likely() -> None:
 
 
 def test_nothing_waits_for_the_device() -> None:
-    """Tensors on the meta device have no values: whoever asked for one would raise."""
+    """Tensors on the meta device have no values: reading one would raise."""
     keys = derive_key(torch.zeros(4, dtype=torch.int64, device="meta"), 1, 2)
     counter = torch.zeros((), dtype=torch.int64, device="meta")
     assert uniform(keys, counter).shape == normal(keys, counter).shape == (4,)

@@ -39,7 +39,7 @@ import typer
 
 
 def greet(name: str) -> None:
-    """Greet somebody."""
+    """Greet a person."""
     typer.echo(f"hello, {name}")
 '''
 
@@ -98,5 +98,5 @@ def test_a_command(copy: Path) -> None:
     (folder / "greet.py").write_text(COMMAND)
     insert(folder / "application.py", "    jobs,\n", "    greet,\n")
     insert(folder / "application.py", "        report.trace,\n", "        greet.greet,\n")
-    assert "Greet somebody." in run(copy, "-m", "podracer_client", "--help").stdout
+    assert "Greet a person." in run(copy, "-m", "podracer_client", "--help").stdout
     assert run(copy, "-m", "podracer_client", "greet", "world").stdout == "hello, world\n"

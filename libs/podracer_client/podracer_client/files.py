@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and their folders."""
+"""Atomic writing of files, and their folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["make_folder", "require_makeable", "require_writable", "write_private
 
 
 def make_folder(folder: Path) -> None:
-    """With its parents. Raises InvalidInput where that cannot be."""
+    """Make a folder and its parents. Raises InvalidInput if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -20,7 +20,7 @@ def make_folder(folder: Path) -> None:
 
 
 def require_makeable(folder: Path) -> None:
-    """Raises InvalidInput where `make_folder` would, or where nothing can be written into it; makes nothing."""
+    """Raises InvalidInput if `make_folder` would fail, or the folder is not writable; makes nothing."""
     whole = folder.absolute()
     there = next(each for each in (whole, *whole.parents) if each.exists())
     if not there.is_dir():
@@ -30,17 +30,17 @@ def require_makeable(folder: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise InvalidInput where no file can be written at `path`: told before the work that it would be the end of."""
+    """Raise InvalidInput if no file can be written at `path`; called before the work for it."""
     try:
         fits = not path.is_dir() and path.absolute().parent.is_dir()
     except OSError as error:  # too long a name
         raise InvalidInput(f"cannot write {path}: {error.strerror}", path=path) from error
     if not fits:
-        raise InvalidInput(f"cannot write {path}: expected a file in a folder that is there", path=path)
+        raise InvalidInput(f"cannot write {path}: expected a file in an existing folder", path=path)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that every user may read. Raises InvalidInput where it cannot be written."""
+    """Write a file that every user may read. Raises InvalidInput if it cannot be written."""
     try:
         _write(path, content, 0o644)
     except OSError as error:
@@ -48,7 +48,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file for this user alone, and make its folders. Raises OSError where it cannot be written."""
+    """Write a file that only this user may read, and make its folders. Raises OSError if it cannot be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(path, content, 0o600)
 

@@ -1,4 +1,4 @@
-"""Resource names as people type them: `cartpole-x7` for `projects/default/jobs/cartpole-x7`."""
+"""Short resource names of users: `cartpole-x7` for `projects/default/jobs/cartpole-x7`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHECKPOINT = re.compile(rf"projects/{LABEL}/jobs/{LABEL}/(?:agents/[^/]+/)?chec
 
 
 def job_name(text: str) -> str:
-    """The full name of a job given by its name or its id. Raises InvalidInput when it is neither."""
+    """The full name of a job given by its name or id. Raises InvalidInput if it is neither."""
     if is_name("job", text):
         return text
     if is_label(text):
@@ -44,7 +44,7 @@ def is_checkpoint_name(text: str) -> bool:
 
 
 def best_checkpoint_name(job: str) -> str:
-    """The name under which ArtifactService gives the checkpoint of what a job has come to."""
+    """The ArtifactService name of the checkpoint of a job's final policy."""
     return f"{job}/checkpoints/best"
 
 
@@ -54,5 +54,5 @@ def job_of_best_checkpoint(text: str) -> str:
 
 
 def refused(field: str, problem: str) -> InvalidInput:
-    """The error for a field of a job file, or an option, that cannot be as it is."""
+    """The error for an invalid field of a job file, or option."""
     return InvalidInput(f"{field}: {problem}", violations=[FieldViolation(field, problem)])

@@ -1,4 +1,4 @@
-"""Calls of other people's packages and services: each has a deadline, and no error tells a secret."""
+"""Calls of third-party packages and services: each has a deadline, and errors hide secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 300
 
 
 def require(module: str, extra: str) -> Any:
-    """A module of an optional package. Raises InvalidInput, which says how to install it, where it is missing."""
+    """A module of an optional package. Raises InvalidInput with the command to install it if it is missing."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -38,9 +38,9 @@ def mlflow_client(uri: str) -> Any:
 
 
 def within(seconds: float, what: str, call: Callable[[], Result]) -> Result:
-    """The result of a call, made in a thread of its own that nothing waits for after the deadline.
+    """The result of a call in its own thread, which is abandoned after the deadline.
 
-    Raises DeadlineExpired, and Unavailable for what the call raises.
+    Raises DeadlineExpired, and Unavailable for the call's errors.
     """
     future: Future[Result] = Future()
 

@@ -24,11 +24,11 @@ class Collector:
     environment (its place in its random streams; zero for a new agent). `first_environment` is the index of this
     worker's first environment within each member, so that several workers of a learner draw different numbers.
     `session`, an int or int64 [M], makes episodes differ when the environments start anew after a restart.
-    `random_ages`: where there is a time limit, the first episode of each environment counts as some random number of
-    steps old, so that the limits do not fall together (rsl_rl's init_at_random_ep_len). Statistics leave out those that
-    are cut off for it.
-    `buffers` rollouts live at a time: each is overwritten by the call that comes so many later. `check` is called at
-    every step but those that a CUDA graph replays; it raises to give up.
+    `random_ages`: with a time limit, the first episode of each environment counts as a random number of steps old, so
+    that the limits do not coincide (rsl_rl's init_at_random_ep_len). Statistics leave out episodes that are truncated
+    for it.
+    `buffers`: the number of rollouts that are valid at a time: each is overwritten by the call that many later. `check`
+    is called at every step except those that a CUDA graph replays; it raises to cancel.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class Collector:
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
 
     def rollout_size_bytes(self, horizon: int) -> int:
-        """Of a rollout of so many steps."""
+        """The size of a rollout of this many steps."""
         return self._rollout(horizon, self._buffer).size_bytes
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all that the next rollout depends on but the actor: environments, running episodes, counters."""
+        """A copy of the state that the next rollout depends on: environments, running episodes, counters; no actor."""
         state = {f"environment.{name}": tensor for name, tensor in self.environment.state().items()}
         state |= {f"episodes.{name}": tensor for name, tensor in self._episodes.state().items()}
         return state | {"step_count": self._step_count.clone()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on exactly where `state` was taken. Raises InvalidInput where something is missing."""
+        """Continue exactly where `state` was taken. Raises InvalidInput if something is missing."""
         parts: dict[str, dict[str, Tensor]] = {"environment": {}, "episodes": {}}
         for name, tensor in state.items():
             group, _, key = name.partition(".")
@@ -147,7 +147,7 @@ class Collector:
 
 
 def _slot(rollout: Rollout, t: int) -> Step:
-    """Row t of a rollout as the place where an environment writes its step: nothing is copied afterwards."""
+    """Row t of a rollout, into which an environment writes its step without a copy."""
     return Step(
         observation=rollout.observation[t + 1].flatten(0, 1),
         reward=rollout.reward[t].view(-1),
@@ -175,7 +175,7 @@ class EpisodeTracker:
             carried.zero_()
 
     def begin_aged(self, aged: Tensor) -> None:
-        """The present episodes that are `aged`, [M, E] bool, count only if they end before they are cut off."""
+        """The current episodes that are `aged`, [M, E] bool, count only if they end before they are truncated."""
         self._aged.copy_(aged)
 
     def update(

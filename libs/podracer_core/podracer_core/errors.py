@@ -2,11 +2,11 @@
 
     PodracerError                 reason, message, what was wrong
     ├── InvalidInput              a value that can never be right           -> INVALID_ARGUMENT
-    ├── PreconditionFailed        right in itself, not in the present state -> FAILED_PRECONDITION
+    ├── PreconditionFailed        valid, but not in the current state       -> FAILED_PRECONDITION
     │   └── Fenced                the lease is no longer yours              -> ABORTED
     ├── NotFound                                                            -> NOT_FOUND
     ├── AlreadyExists                                                       -> ALREADY_EXISTS
-    ├── Unauthenticated           no token, or one that nobody knows        -> UNAUTHENTICATED
+    ├── Unauthenticated           no token, or an unknown one               -> UNAUTHENTICATED
     ├── PermissionRefused         a known token that may not do this        -> PERMISSION_DENIED
     ├── Exhausted                 a quota, a queue or a session limit       -> RESOURCE_EXHAUSTED
     ├── Unavailable               try again later                           -> UNAVAILABLE
@@ -61,18 +61,18 @@ class InvalidInput(PodracerError):
         reason: str | None = None,
         **metadata: object,
     ) -> None:
-        """`field` stands for `violations` where only that one is bad, and `message` says what would be right."""
+        """`field` replaces `violations` if it is the only bad one; `message` then says what would be right."""
         super().__init__(message, reason=reason, **metadata)
         self.violations = (FieldViolation(field, message),) if field else tuple(violations)
 
     @classmethod
     def of(cls, field: str, problem: str, reason: str | None = None) -> InvalidInput:
-        """Of one bad field, with which the message begins."""
+        """An error of one bad field, with whose name the message begins."""
         return cls(f"{field}: {problem}", violations=[FieldViolation(field, problem)], reason=reason)
 
 
 class PreconditionFailed(PodracerError):
-    """The request is right in itself but not in the present state of things."""
+    """The request is valid, but not in the current state."""
 
     reason = "PRECONDITION_FAILED"
 
@@ -90,13 +90,13 @@ class NotFound(PodracerError):
 
 
 class AlreadyExists(PodracerError):
-    """The name is taken by something else."""
+    """The name is taken."""
 
     reason = "ALREADY_EXISTS"
 
 
 class Unauthenticated(PodracerError):
-    """No token was given, or one that nobody knows."""
+    """The call has no token, or an unknown one."""
 
     reason = "UNAUTHENTICATED"
 
@@ -114,13 +114,13 @@ class Exhausted(PodracerError):
 
 
 class Unavailable(PodracerError):
-    """The other side cannot answer now; the same call may succeed later."""
+    """The server cannot answer now; the same call may succeed later."""
 
     reason = "UNAVAILABLE"
 
 
 class DeadlineExpired(PodracerError):
-    """A wait that had a limit reached it."""
+    """A wait reached its limit."""
 
     reason = "DEADLINE_EXPIRED"
 

@@ -1,6 +1,6 @@
-"""The evaluator: judges policies, inspects environments, exports policies. What needs torch and is no training.
+"""The evaluator: evaluates policies, inspects environments, exports policies: all work with torch but training.
 
 server                the process, its settings and rpc methods
-session, evaluation   a learner's stream; judging its policies
-checkpoints, export   the same of stored policies; policies for use without Podracer
+session, evaluation   a learner's stream; evaluation of its policies
+checkpoints, export   evaluation of stored policies; policies for use without Podracer
 """

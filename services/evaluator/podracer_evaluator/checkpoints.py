@@ -1,4 +1,4 @@
-"""Evaluating what is stored."""
+"""Evaluation of stored policies."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _MAX_POLICIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where this evaluator may read checkpoints from: `store_url` is empty where it has no store."""
+    """The sources from which this evaluator may read checkpoints: `store_url` is empty without a store."""
 
     store_url: str
     allow_folders: bool
     cache: FileCache
 
     def load(self, sources: Sequence[evaluator_service_pb2.CheckpointSource]) -> list[Checkpoint]:
-        """The checkpoints that a request names. Raises InvalidInput where it names none, NotFound, DataCorrupted, and
-        PreconditionFailed where this evaluator may not read from there, or has not been brought one."""
+        """The checkpoints that a request names. Raises InvalidInput if it names none, NotFound, DataCorrupted, and
+        PreconditionFailed if this evaluator may not read from there, or has not received one."""
         if not sources:
             raise InvalidInput("expected at least one checkpoint")
         if len(sources) > _MAX_POLICIES:
@@ -88,11 +88,11 @@ def evaluate_request(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """A stored policy, or several that act together, judged as the (first) stored evaluation was, and with its seeds,
-    unless the request says otherwise.
+    """Evaluate a stored policy or an ensemble, like the (first) stored evaluation and with its seeds, unless the
+    request says otherwise.
 
-    A single policy's returns are compared with the stored ones where seeds, environment and evaluator are the same. The
-    files of its environment are taken from `cache`; errors as of `place_environment` and `evaluate_checkpoints`.
+    A single policy's returns are compared with the stored ones if seeds, environment and evaluator are the same. The
+    files of its environment come from `cache`. Raises as `place_environment` and `evaluate_checkpoints`.
     """
     if request.purpose not in agent_pb2.EvaluationPurpose.values():
         problem = f"expected one of EvaluationPurpose, got {request.purpose}"
@@ -132,7 +132,7 @@ def stored_evaluation(checkpoint: Checkpoint) -> EvaluationResult | None:
 
 
 def describe(checkpoint: Checkpoint) -> evaluator_service_pb2.CheckpointDescription:
-    """What a checkpoint says of itself. Raises InvalidInput where it lacks what an agent's checkpoint must have."""
+    """The description of a checkpoint. Raises InvalidInput if required metadata of an agent are missing."""
     metadata = checkpoint.metadata
     try:
         spec = EnvironmentSpec.from_metadata(metadata["environment"])

@@ -1,4 +1,4 @@
-"""What an evaluator does for one learner: it judges policies of a cohort. No gRPC."""
+"""The evaluation of a cohort's policies for one learner, without gRPC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ACTORS = 8  # by number of members
 
 
 class PolicyEvaluation:
-    """Evaluates members of one cohort in its environment. All of it in one thread."""
+    """Evaluates members of one cohort in its environment, in one thread."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class PolicyEvaluation:
         check: Callable[[], None] = lambda: None,
         evaluator: str = "",
     ) -> None:
-        """`check` raises to give an evaluation up, `evaluator` is the name of what judges. Raises UserCodeFailed where
-        the environment does not start, and InvalidInput where there is no such evaluator."""
+        """`check` raises to cancel an evaluation; `evaluator` is a name. Raises UserCodeFailed if the environment does
+        not start, and InvalidInput if there is no such evaluator."""
         self._cohort, self._spec, self._device = cohort, environment, device
         self._index = {member.name: index for index, member in enumerate(cohort.members)}
         with_spaces = make_vec_environment(environment, 1, device)
@@ -60,7 +60,7 @@ class PolicyEvaluation:
         """One result an agent, and the seconds that it took. Raises InvalidInput for agents or tensors of others."""
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
-            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'nobody was named'}")
+            raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'no agent was named'}")
         if len(agents) * len(seeds) > _MAX_ENVIRONMENTS:
             message = f"{len(agents)} agents and {len(seeds)} episodes need more than {_MAX_ENVIRONMENTS} environments"
             raise InvalidInput(message, field="seeds")
@@ -76,11 +76,11 @@ class PolicyEvaluation:
 
     @property
     def policy_sizes_bytes(self) -> list[int]:
-        """Of the tensors of the whole cohort's policies."""
+        """The sizes of the tensors of the whole cohort's policies."""
         return [tensor.nbytes for tensor in self._actor(len(self._cohort.members)).state().values()]
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         self._backend.close()
 
     def _make_environment(self, count: int) -> VecEnvironment:

@@ -1,4 +1,4 @@
-"""A stored policy, or several that act together, as a file that can be run without Podracer."""
+"""A stored policy or an ensemble as a file that runs without Podracer."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ _FORMATS: dict[int, Format] = {
 def exported_policy(
     checkpoints: Sequence[Checkpoint], number: int, rule: str, cache: FileCache
 ) -> tuple[evaluator_service_pb2.ExportHeader, bytes]:
-    """The file's bytes and what is in it; it has been loaded again and compared with the trained policy, or with what
-    several do together.
+    """The file's bytes and its header. The file has been loaded again and compared with the trained policy or ensemble.
 
-    Raises InvalidInput for a number that is no format, and for policies that cannot act together; PreconditionFailed
-    where the format needs what is not installed, or the file does not act alike.
+    Raises InvalidInput for an unknown format, and for policies that cannot act together; PreconditionFailed if the
+    format needs a missing package, or the file does not act alike.
     """
     rule_of(checkpoints, rule)
     chosen = _FORMATS.get(number)
@@ -64,7 +63,7 @@ def exported_policy(
 
 
 def _played(checkpoints: Sequence[Checkpoint], rule: str, cache: FileCache) -> Tensor | None:
-    """Observations of the environment that the first was trained in; None where it cannot be started here."""
+    """Observations of the first policy's environment; None if that cannot be started here."""
     spec = EnvironmentSpec.from_metadata(checkpoints[0].metadata["environment"])
     try:
         with place_environment(spec, cache) as placed:

@@ -61,7 +61,7 @@ class EvaluatorConfig(PodSettings):
 
 
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
-    """A bound server whose computations run in whoever runs `work`; long ones are given up once `stop` is set."""
+    """A bound server whose computations run in the thread that runs `work`; `stop` cancels long ones."""
     service = EvaluatorService(work, config, config.file_cache(), stop)
     server = create_server(
         config.listen,
@@ -91,13 +91,13 @@ def serve(config: EvaluatorConfig) -> int:
 
 
 class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
-    """What computes goes to `work`; inspecting waits for another process and does so in its call's own thread.
+    """Computation runs in `work`; inspection waits for another process, in its call's own thread.
 
-    The modules that do it are imported late: they import torch, and the server listens before.
+    The modules for it are imported late, as they import torch: the server listens before.
     """
 
     def __init__(self, work: WorkQueue, config: EvaluatorConfig, cache: FileCache, stop: threading.Event) -> None:
-        """`stop`: set once the process is about to end."""
+        """`stop`: set when the process is about to end."""
         self._work, self._config, self._cache, self._stop = work, config, cache, stop
         self._folder = config.shared_folder()
         self._files = FileReceiver(cache)
@@ -189,11 +189,13 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         )
 
     def _check(self, context: grpc.ServicerContext) -> Callable[[], None]:
-        """What raises once the call's work is not wanted any more."""
+        """A check that raises once the call's work is no longer wanted."""
 
         def check() -> None:
             if self._stop.is_set() or not context.is_active():
-                raise Unavailable("the evaluation was given up: the evaluator is stopping, or the client has gone")
+                raise Unavailable(
+                    "the evaluation was cancelled: the evaluator is stopping, or the client has disconnected"
+                )
 
         return check
 

@@ -50,7 +50,7 @@ class _Order:
     tensors: dict[str, Tensor]
 
     def gives_way_to(self, newer: _Order) -> bool:
-        """Only looks at training do: a candidate has been chosen, and its answer is waited for."""
+        """Only looks do: a candidate has been chosen, and its answer is awaited."""
         progress = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         both = self.message.purpose == newer.message.purpose == progress
         return both and list(self.message.agents) == list(newer.message.agents)
@@ -174,7 +174,7 @@ class EvaluateSession(WorkSession):
 
 
 def _check(order: evaluator_service_pb2.EvaluationOrder) -> None:
-    """Raises InvalidInput for an order that cannot be right."""
+    """Raises InvalidInput for an invalid order."""
     seeds, violations = len(order.seeds), []
     if not 0 < seeds <= MAX_EPISODES:
         violations.append(FieldViolation("seeds", f"expected 1 to {MAX_EPISODES}, got {seeds}"))
@@ -204,7 +204,7 @@ def _evaluation(
 
 
 def purpose_name(purpose: agent_pb2.EvaluationPurpose.ValueType) -> str:
-    """`progress`, `candidate`, …; `requested` for one that is not set."""
+    """The name of a purpose: `progress`, `candidate`, …; `requested` if it is unset."""
     if purpose not in agent_pb2.EvaluationPurpose.values()[1:]:
         return "requested"
     return agent_pb2.EvaluationPurpose.Name(purpose).removeprefix("EVALUATION_PURPOSE_").lower()

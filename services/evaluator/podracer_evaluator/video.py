@@ -1,4 +1,4 @@
-"""An episode of a stored policy, or of several that act together, as a video."""
+"""An episode of a stored policy or an ensemble as a video."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def recorded_video(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[evaluator_service_pb2.VideoHeader, bytes]:
-    """The file's bytes and what is in it. `check` raises to give up.
+    """The file's bytes and its header. `check` raises to cancel.
 
-    Raises InvalidInput for a bad request and what draws no pictures, and as `load_actor`, `load_ensemble`,
+    Raises InvalidInput for a bad request and an environment without pictures, and as `load_actor`, `load_ensemble`,
     `place_environment` and `record_video`.
     """
     rule_of(checkpoints, request.ensemble)

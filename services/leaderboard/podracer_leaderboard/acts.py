@@ -1,4 +1,4 @@
-"""What users do to agents, through the orchestrator: fork, pin and stop them."""
+"""Users' acts on agents, through the orchestrator: fork, pin and stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Acts:
         self._database = database
 
     async def fork(self, request: leaderboard_pb2.ForkAgentRequest) -> leaderboard_pb2.Agent:
-        """The new agent, or that of the same request before; with `validate_only` as it would be, without a name."""
+        """The new agent, or that of the same earlier request; with `validate_only` as it would be, without a name."""
         messages.check_agent(request.name, "name")
         messages.check_text(request.request_id, "request_id")
         changed = hyperparameters_from_message(request.hyperparameters)
@@ -47,7 +47,7 @@ class Acts:
         return await run(operation)
 
     async def pin(self, name: str, *, pinned: bool) -> leaderboard_pb2.Agent:
-        """Pin an agent, or unpin it. Raises PreconditionFailed (AGENT_ENDED) where one to pin trains no more."""
+        """Pin or unpin an agent. Raises PreconditionFailed (AGENT_ENDED) if one to pin has ended."""
 
         def change(agent: AgentRow) -> None:
             if pinned:
@@ -57,7 +57,7 @@ class Acts:
         return await self._change(name, change)
 
     async def stop(self, name: str) -> leaderboard_pb2.Agent:
-        """Stop an agent; the round that a pod is at ends as usual. Raises PreconditionFailed (AGENT_ENDED)."""
+        """Stop an agent; a round in progress ends as usual. Raises PreconditionFailed (AGENT_ENDED)."""
 
         def change(agent: AgentRow) -> None:
             if agent.state == State.STOPPED:

@@ -1,4 +1,4 @@
-"""An agent as ranking and breeding see it; plain values, the weights are only named."""
+"""Agents as plain values for ranking and breeding, without weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from podracer_leaderboard.search_space import Shape
 
 
 class State(enum.StrEnum):
-    """Where an agent stands."""
+    """The state of an agent."""
 
     TRAINING = "training"
     WAITING = "waiting"
@@ -25,7 +25,7 @@ ALIVE = (State.TRAINING, State.WAITING)
 
 
 class Action(enum.StrEnum):
-    """What happens at a place of a cohort."""
+    """The action at a place of a cohort."""
 
     CONTINUE = "continue"
     EXPLOIT = "exploit"
@@ -51,12 +51,12 @@ class Agent:
     cost_s          device seconds along its line
     score           what its last round is compared by within its rung, of one that waits by as many episodes as there
                     were (`rungs.shrunken`); None where that was not judged
-    best_score      statistic of its best candidate, whose checkpoint children start from; None where it has none
+    best_score      statistic of its best candidate, whose checkpoint children start from; None without one
     waiting_since   the smaller, the longer it has waited
-    started         whether a pod has ever had it
+    started         whether a pod has ever trained it
     generation      rounds that have ended in its place, those of the agents that it replaced included
-    forked          whether a user has made it from another agent
-    pinned          whether a user wants that no other takes its place
+    forked          whether a user has forked it from another agent
+    pinned          whether a user has protected it from being replaced
     """
 
     name: str
@@ -79,12 +79,12 @@ class Agent:
 
     @property
     def leads(self) -> bool:
-        """Whether it goes before all others: a user has forked it, and no pod has had it yet."""
+        """Whether it is trained before all others: a user has forked it, and no pod has trained it yet."""
         return self.forked and not self.started
 
     @property
     def may_give_way(self) -> bool:
-        """Whether another may take its place: a pod has had it, and no user has pinned it."""
+        """Whether it may be replaced: a pod has trained it, and no user has pinned it."""
         return self.started and not self.pinned
 
     @property
@@ -96,15 +96,15 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class NewAgent:
-    """An agent that a generator wants.
+    """A new agent that a generator requests.
 
-    reason       why, for people
-    start        where its first weights come from
+    reason       the reason, as text
+    start        the source of its first weights
     parents      the agents that give them: none for FRESH, one for COPY and NOISE, two or more for FUSE, first the one
                  that names its lineage; each has a candidate
     noise_scale  NOISE: standard deviation, relative to each tensor's own
-    replaced     the waiting agent that gives way to it; None where there is room
-    generation   what its `Agent.generation` begins at; of importance to generators with a barrier only
+    replaced     the waiting agent that it replaces; None if there is room
+    generation   its first `Agent.generation`; used by generators with a barrier only
     """
 
     action: Action
@@ -121,7 +121,7 @@ class NewAgent:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """A waiting agent that ends without a successor, and why, for people."""
+    """A waiting agent that ends without a successor, and the reason as text."""
 
     agent: Agent
     reason: str
@@ -129,7 +129,7 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What a generator sees.
+    """The population, as input of a generator.
 
     agents        all that are alive, and those on the leaderboard
     peers         name of a waiting agent that was judged → the scores of its rung, its own included: what every line
@@ -138,9 +138,9 @@ class Population:
     elites        those on the leaderboard, best first
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
-    stagnates     whether the best lines have come no further for long; of jobs with adaptive rounds only
-    created       how many agents there have been
-    fresh_counts  algorithm → how many of them began from nothing
+    stagnates     whether the best lines have not improved for long; of jobs with adaptive rounds only
+    created       the number of agents so far
+    fresh_counts  algorithm → the number of them with fresh weights
     """
 
     agents: tuple[Agent, ...]
@@ -158,29 +158,29 @@ class Population:
 
     @property
     def waiting(self) -> list[Agent]:
-        """Those that a pod may have now, first those that users have forked, then the longest waiting."""
+        """Agents that a pod may train now: first those that users have forked, then the longest waiting."""
         waiting = (agent for agent in self.agents if agent.state is State.WAITING)
         return sorted(waiting, key=lambda agent: (not agent.leads, agent.waiting_since))
 
     def scores_of(self, member: Agent | NewAgent) -> list[float]:
-        """The last scores of a member's curve, oldest first; none of a new agent's, or without adaptive rounds."""
+        """The last scores of a member's curve, oldest first; empty for a new agent, or without adaptive rounds."""
         curve = self.curves.get(member.name, ()) if isinstance(member, Agent) else ()
         return [each.score for each in curve]
 
     @property
     def donors(self) -> list[Agent]:
-        """Those with a candidate to start children from, oldest first."""
+        """Agents with a candidate to start children from, oldest first."""
         donors = (agent for agent in self.agents if agent.best_score is not None and agent.state is not State.FAILED)
         return sorted(donors, key=lambda agent: agent.number)
 
 
 @dataclass(frozen=True, slots=True)
 class CohortRequest:
-    """What a pod asks for.
+    """The request of a pod.
 
-    places      members at most, of any shape
-    algorithms  what it can train; empty: all
-    limits      shape → members at most, where less than `places` is known to be better
+    places      the most members, of any shape
+    algorithms  those that the pod can train; empty: all
+    limits      shape → the most members, if less than `places` is known to be better
     """
 
     places: int
@@ -191,7 +191,7 @@ class CohortRequest:
         return not self.algorithms or algorithm in self.algorithms
 
     def places_for(self, shape: Shape) -> int:
-        """How many members a cohort of `shape` may have."""
+        """The most members of a cohort of `shape`."""
         return min(self.places, self.limits.get(shape, self.places))
 
 
@@ -199,7 +199,7 @@ class CohortRequest:
 class Cohort:
     """A generator's answer.
 
-    members   what the pod trains, all of one shape
+    members   the agents that the pod trains, all of one shape
     created   every new agent, in the order in which they get their numbers; those that are no member wait for a
               cohort of their own shape
     finished  no further round will come; there are no members then

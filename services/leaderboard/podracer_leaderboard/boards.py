@@ -1,4 +1,4 @@
-"""Leaderboards themselves: made, read, watched, deleted; and their aliases, names such as `champion`."""
+"""Leaderboards: create, read, watch, delete; and their aliases, names such as `champion`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Boards:
     async def create(self, name: str, spec: leaderboard_pb2.LeaderboardSpec) -> leaderboard_pb2.Leaderboard:
         """The leaderboard, new or as it was.
 
-        Raises InvalidInput for a spec or a founder that cannot be right, AlreadyExists where the name is another job's.
+        Raises InvalidInput for an invalid spec or founder, AlreadyExists if the name belongs to another job.
         """
         messages.check_leaderboard(name, "name")
         messages.check_job(spec.job, "spec.job")
@@ -59,7 +59,7 @@ class Boards:
     async def watch(self, name: str, after_revision: int) -> AsyncIterator[leaderboard_pb2.WatchLeaderboardResponse]:
         """The leaderboard at each revision after `after_revision`; ends when it is deleted, or says that it drains.
 
-        Revisions that follow one another faster than they can be sent are skipped. Raises NotFound at the beginning.
+        Skips revisions that follow faster than they can be sent. Raises NotFound at the beginning.
         """
         messages.check_leaderboard(name, "name")
         await self._database.read(lambda session: store.get_board(session, name))
@@ -76,7 +76,7 @@ class Boards:
         yield leaderboard_pb2.WatchLeaderboardResponse(draining=True)
 
     async def delete(self, name: str) -> None:
-        """With all that belongs to it; nothing where it is not there."""
+        """Delete a leaderboard with all its data; nothing happens if it does not exist."""
         messages.check_leaderboard(name, "name")
         await self._database.write(lambda session: session.execute(delete(BoardRow).where(BoardRow.name == name)))
         self._changes.ring()
@@ -89,9 +89,9 @@ class Aliases:
         self._database = database
 
     async def set(self, request: leaderboard_pb2.SetAliasRequest) -> leaderboard_pb2.SetAliasResponse:
-        """Point an alias at an agent's candidate, at a checkpoint that is named, or at nothing.
+        """Point an alias at an agent's candidate, at a named checkpoint, or at nothing.
 
-        Raises PreconditionFailed (NO_CANDIDATE) for an agent of which no snapshot was ever judged. With a checkpoint
+        Raises PreconditionFailed (NO_CANDIDATE) for an agent without a judged snapshot. With a checkpoint
         the agent may be one of another job: what the caller says of it is taken as it is.
         """
         messages.check_leaderboard(request.leaderboard)
@@ -161,7 +161,7 @@ def _taken(problem: str, name: str) -> AlreadyExists:
 
 
 def _current_aliases(session: Session, board: str) -> dict[str, str]:
-    """Alias → the agent that it points at now."""
+    """Alias → its current agent."""
     newest = select(func.max(AliasRow.number)).where(AliasRow.board == board).group_by(AliasRow.alias)
     rows = session.scalars(select(AliasRow).where(AliasRow.number.in_(newest)).order_by(AliasRow.alias))
     return {row.alias: row.agent for row in rows if row.agent}
@@ -175,7 +175,7 @@ def _alias_by_request(session: Session, board: str, request_id: str) -> AliasRow
 
 
 def _alias_checkpoint(session: Session, board: str, request: leaderboard_pb2.SetAliasRequest) -> bytes:
-    """The checkpoint that is named, else that of the agent's place on the board, else of its best candidate ever."""
+    """The named checkpoint, else that of the agent's place on the board, else of its best candidate."""
     if request.HasField("checkpoint"):
         return messages.to_bytes(request.checkpoint)
     if not request.agent:

@@ -1,4 +1,4 @@
-"""Making new agents: their parents, what they inherit, and which shape they may have."""
+"""Making new agents: their parents, inheritance and shapes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from podracer_leaderboard.rungs import MINIMUM_PEERS
 from podracer_leaderboard.search_space import SearchSpace, Shape, shape_of, weights_shape
 
 REGROUPING_PROBABILITY = 0.25
-"""How often a child gets another value of a searched hyperparameter that a cohort shares: a new cohort costs speed."""
+"""The probability that a child gets another value of a shared, searched hyperparameter: a new cohort costs speed."""
 
 REBUILDING_PROBABILITY = 0.5
-"""How often exploration keeps a donor's hyperparameters and changes its network, where that is searched."""
+"""The probability that exploration keeps a donor's hyperparameters and changes its network, if that is searched."""
 
 STAGNANT_EXPLORATION = 0.5
-"""The least exploration where no line improves: copies of an agent that is stuck are stuck as well."""
+"""The least exploration while no line improves: copies of a stuck agent are stuck as well."""
 
 BEST_PART = 0.25
-"""Truncation selection draws from this part of those that are better."""
+"""Truncation selection draws from this fraction of the better agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Breeding:
 
     @property
     def has_room(self) -> bool:
-        """Whether the population wants one more that the pod can train."""
+        """Whether the population has room for one more agent that the pod can train."""
         return self.has_place and (not self._shrinks or self._shapes.total() < self._least)
 
     @property
     def has_place(self) -> bool:
-        """Whether there may be one more that the pod can train."""
+        """Whether one more agent that the pod can train is allowed."""
         is_full = self._shapes.total() >= self._rules.population
         return not is_full and any(map(self._request.accepts, self._space.shares))
 
@@ -72,7 +72,7 @@ class Breeding:
 
     @property
     def share(self) -> int:
-        """How many agents a pod should take where all pods are to have their part of them."""
+        """The number of agents for a pod, if all pods get their part of them."""
         return math.ceil(self._shapes.total() / self._pods) if self._shrinks else self._request.places
 
     def retire(self, agent: Agent, reason: str) -> None:
@@ -88,7 +88,7 @@ class Breeding:
     def exploit_or_explore(self, vacancy: Vacancy) -> NewAgent | None:
         """A child of a better agent, or with the exploration probability one with new weights.
 
-        None where no agent is better than the one that would give way.
+        None if no agent is better than the one to be replaced.
         """
         stagnates, exploration = self._population.stagnates, self._rules.exploration
         explores = self._random.random() < (max(exploration, STAGNANT_EXPLORATION) if stagnates else exploration)
@@ -101,15 +101,15 @@ class Breeding:
             return rebuilt
         if stagnates and donor is not None:
             again = replace(
-                vacancy, reason=f"{vacancy.reason}; nobody gets better, {donor.algorithm} again from nothing"
+                vacancy, reason=f"{vacancy.reason}; no line improves, {donor.algorithm} restarts from scratch"
             )
             return self.fresh(again, donor.algorithm)
         return self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))
 
     def fresh(self, vacancy: Vacancy, algorithm: str = "") -> NewAgent:
-        """An agent from nothing: of each algorithm the first with the defaults, all others drawn from the space.
+        """An agent with fresh weights: of each algorithm the first with the defaults, all others drawn from the space.
 
-        Without an `algorithm` that which is furthest behind its share.
+        Without an `algorithm` the one that is furthest behind its share.
         """
         algorithm = algorithm or self._next_algorithm()
         draw = self._space.sample if self._fresh_counts[algorithm] else self._space.defaults
@@ -122,19 +122,19 @@ class Breeding:
 
     @property
     def _shrinks(self) -> bool:
-        """Whether fewer agents than the population are enough: once it was full, and while they get better."""
+        """Whether fewer agents than the population are enough: once it was full, and while they improve."""
         was_full = self._population.created + len(self.created) >= self._rules.population
         return self._rules.adaptive_rounds and was_full and not self._population.stagnates
 
     @property
     def _least(self) -> int:
-        """Agents that there are at least: one for each pod, and enough to judge them by one another."""
+        """The fewest agents: one for each pod, and enough to compare them with each other."""
         return min(self._rules.population, max(MINIMUM_PEERS, self._pods))
 
     def _child(self, donor: Agent, pool: Sequence[Agent], vacancy: Vacancy) -> NewAgent:
         """A mutation of the donor with its weights, or of it and a mate with the mean of theirs.
 
-        A fusion is of its parents' shape, so there is none where there may be no agent of that any more.
+        A fusion has its parents' shape, so there is none if no further agent of that shape is allowed.
         """
         mate = self._mate(donor, pool) if self._may_have(donor.shape, vacancy) else None
         parents = (donor,) if mate is None else (donor, mate)
@@ -148,7 +148,7 @@ class Breeding:
         return self._create(Action.EXPLOIT, donor.algorithm, hyperparameters, vacancy, start, parents)
 
     def _rebuilt(self, donor: Agent, vacancy: Vacancy) -> NewAgent | None:
-        """The donor's hyperparameters with another network: new weights, so a lineage of its own without any effort."""
+        """The donor's hyperparameters with another network: new weights, so a new lineage without effort."""
         algorithm = donor.algorithm
         if not self._space.mutable(algorithm, "network") or self._random.random() >= REBUILDING_PROBABILITY:
             return None
@@ -179,9 +179,9 @@ class Breeding:
         return self._space.with_shape(values, self._draw(others)) if others else values
 
     def _mate(self, donor: Agent, pool: Sequence[Agent]) -> Agent | None:
-        """A second parent of the donor's shape; a relative where there is one.
+        """A second parent of the donor's shape; a relative if there is one.
 
-        The mean of two networks is worth something where they have an ancestor in common: Wortsman et al. 2022, Model
+        The mean of two networks is useful if they have a common ancestor: Wortsman et al. 2022, Model
         soups, arXiv:2203.05482.
         """
         if self._rules.crossover <= 0 or self._random.random() >= self._rules.crossover:
@@ -250,7 +250,7 @@ class Breeding:
         return new
 
     def _may_have(self, shape: Shape, vacancy: Vacancy) -> bool:
-        """Whether there may be an agent of `shape` without there being too many shapes of its algorithm."""
+        """Whether an agent of `shape` is allowed within the limit of shapes of its algorithm."""
         present = self._shapes_beside(shape[0], vacancy)
         return shape in present or len(present) < self._rules.shape_limit
 

@@ -1,4 +1,4 @@
-"""Wakes the watchers when a ranking has changed, and when the server is about to end."""
+"""Wakes the watchers when a ranking has changed, and when the server drains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Changes:
-    """A bell that all watchers hear."""
+    """A notification for all watchers."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -1,4 +1,4 @@
-"""From a LeaderboardSpec to what decides: the rules, the search space, the generator and the updater."""
+"""LeaderboardSpec -> its rules, search space, generator and updater."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from podracer_leaderboard.updater import Updater
 
 @dataclass(frozen=True, slots=True)
 class Competition:
-    """Everything that decides on one leaderboard; `stand_in` is the scheduler's own generator."""
+    """The rules of one leaderboard, its generator and updater; `stand_in` is the scheduler's own generator."""
 
     rules: Rules
     space: SearchSpace
@@ -41,7 +41,7 @@ class Competition:
 
 @functools.lru_cache(maxsize=256)
 def competition_of(spec: bytes) -> Competition:
-    """The competition that a stored, serialized LeaderboardSpec describes, also where its generator is gone since."""
+    """The competition of a stored, serialized LeaderboardSpec, even if its generator is no longer installed."""
     return _competition(leaderboard_pb2.LeaderboardSpec.FromString(spec), _generator_if_installed)
 
 
@@ -71,7 +71,7 @@ def _generator(name: str, field: str) -> type[Generator]:
 
 
 def _generator_if_installed(name: str, field: str) -> type[Generator]:
-    """The generator, or one that raises why there is none: the scheduler's own one stands in for it (`guard`)."""
+    """The generator, or one that raises why it is missing: the scheduler's own one then replaces it (`guard`)."""
     try:
         return _generator(name, field)
     except InvalidInput as error:
@@ -102,7 +102,7 @@ def _search_space(search: Search, action_space: Space | None) -> SearchSpace:
 
 
 def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, Range]:
-    """The ranges of one algorithm; one that names the algorithm goes before one for all."""
+    """The ranges of one algorithm; one that names the algorithm overrides one for all."""
     knobs = {knob.name: knob for knob in find_algorithm(algorithm).hyperparameters}
     ranges = {name: knob.search for name, knob in knobs.items() if knob.search is not None}
     if dimensions:
@@ -113,7 +113,7 @@ def _ranges(algorithm: str, dimensions: tuple[Dimension, ...]) -> Mapping[str, R
 
 
 def _fitted(knob: Hyperparameter, search: Range) -> Range:
-    """The same range with values of the hyperparameter's type: one value must not have two forms."""
+    """The range with values of the hyperparameter's type: equal values must have one form."""
     match search:
         case Fixed(value):
             return Fixed(knob.typed(value))

@@ -1,4 +1,4 @@
-"""RecordEvaluations and ListEvaluations: the history of what was measured."""
+"""RecordEvaluations and ListEvaluations: the history of evaluations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def record(
 ) -> leaderboard_pb2.RecordEvaluationsResponse:
     """Add evaluations to the history, each once; a challenge decides over its candidate. The request is checked.
 
-    Raises NotFound where an agent is none of the board's.
+    Raises NotFound for an agent of another board.
     """
     board = store.get_board(session, request.leaderboard)
     agents = {evaluation.agent for evaluation in request.evaluations}
@@ -59,7 +59,7 @@ def record(
 
 
 def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_pb2.Evaluation]) -> int:
-    """How many of them were new. One that was stored before its checkpoint was written is completed."""
+    """Store evaluations; returns the number of new ones. One stored before its checkpoint was written is completed."""
     identifiers = {evaluation.evaluation_id for evaluation in evaluations}
     query = select(EvaluationRow).where(EvaluationRow.board == board, EvaluationRow.evaluation_id.in_(identifiers))
     stored = {row.evaluation_id: row for row in session.scalars(query)}

@@ -59,7 +59,7 @@ class Generational(Generator):
 
 
 def _generation(population: Population) -> int:
-    """The generation of the slowest living agent; where none lives, the last one of the leaderboard."""
+    """The generation of the slowest living agent; without one, the last one of the leaderboard."""
     alive = [agent.generation for agent in population.alive]
     return min(alive) if alive else max((agent.generation for agent in population.agents), default=0)
 

@@ -1,4 +1,4 @@
-"""The interface of generators, which decide which agents a pod trains next."""
+"""The interface of generators, which choose the agents that a pod trains next."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ENTRY_POINT_GROUP = "podracer.generators"
 class Generator(ABC):
     """Makes the next cohort. A package offers its own as an entry point of the group `podracer.generators`.
 
-    One object serves one call: what it knows comes from the population, and all chance from `random`, so that the
-    same seed and the same order of completions give the same proposals.
+    One object serves one call. Its only inputs are the population and `random`, so that the same seed and the same
+    order of completions give the same proposals.
 
-    uses_history  whether `propose` reads `Population.history`, which is loaded for those only
+    uses_history  whether `propose` reads `Population.history`, which is otherwise not loaded
     """
 
     uses_history: ClassVar[bool] = False
@@ -30,7 +30,7 @@ class Generator(ABC):
 
     @abstractmethod
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
-        """The next cohort for a pod; no members where no agent can train now.
+        """The next cohort for a pod; no members if no agent can train now.
 
         At most `request.places_for(shape)` members of one shape, each waiting now or new. After it at most
         `rules.population` agents are alive. Hyperparameters of new agents are complete and inside the search space.

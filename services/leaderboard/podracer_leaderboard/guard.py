@@ -1,4 +1,4 @@
-"""What a generator proposes is checked before anything comes of it; one that fails is stood in for."""
+"""Checks a generator's proposals before they are carried out, and replaces a generator that fails."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from podracer_leaderboard.search_space import SearchSpace, shape_of, weights_sha
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 10.0
-"""A pod waits for the answer, and so does every other write into the database."""
+"""The deadline of a generator: a pod and all other writes into the database wait for its answer."""
 
 MAX_REASON = 1000
-"""Characters of the reason of a new agent."""
+"""The most characters in the reason of a new agent."""
 
 MAX_GENERATION = 1 << 31
 
 MAX_DETAIL = 10_000
-"""Characters of a traceback, the last ones."""
+"""The most characters of a traceback; the last ones are kept."""
 
 _PARENTS = {Start.FRESH: (0, 0), Start.COPY: (1, 1), Start.NOISE: (1, 1), Start.FUSE: (2, 64)}
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorProblem:
-    """Why a generator was not heard: one sentence, and its traceback where it raised."""
+    """Why a generator's answer was not used: one sentence, and its traceback if it raised."""
 
     message: str
     detail: str = ""
@@ -60,15 +60,15 @@ class _Known:
 
 
 _late: dict[type[Generator], threading.Thread] = {}
-"""Calls that have not returned in time: nothing can end such a thread, but while it lives none has to follow it."""
+"""Calls that have not returned in time: such a thread cannot be ended, but no further one is started while it lives."""
 
 
 def propose(
     competition: Competition, population: Population, request: CohortRequest, chance: Callable[[], Random]
 ) -> tuple[Cohort, GeneratorProblem | None]:
-    """What the job's generator proposes; where that cannot be, what the scheduler's own one does, and why.
+    """The proposal of the job's generator; if that fails, the one of the scheduler's own generator, and the problem.
 
-    `chance` gives the same random stream each time. A mistake of the scheduler's own generator is raised.
+    `chance` gives the same random stream each time. An error of the scheduler's own generator is raised.
     """
     stand_in = competition.stand_in(competition.space, competition.rules)
     if competition.generator is competition.stand_in:
@@ -81,7 +81,7 @@ def propose(
 
 
 def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProblem]) -> Cohort | GeneratorProblem:
-    """What the generator answers in a thread of its own, or that it has not done so within DEADLINE_S."""
+    """The generator's answer in its own thread, or the problem that it gave none within DEADLINE_S."""
     generator = competition.generator
     if generator in _late and _late[generator].is_alive():
         return _problem(competition, "still has not answered an earlier call")
@@ -91,8 +91,8 @@ def _in_time(competition: Competition, ask: Callable[[], Cohort | GeneratorProbl
     thread.join(DEADLINE_S)
     if thread.is_alive():
         _late[generator] = thread
-        return _problem(competition, f"has not answered within {DEADLINE_S:g} s")
-    return answers[0] if answers else _problem(competition, "has ended without an answer")
+        return _problem(competition, f"gave no answer within {DEADLINE_S:g} s")
+    return answers[0] if answers else _problem(competition, "ended without an answer")
 
 
 def _ask(
@@ -106,9 +106,9 @@ def _ask(
     try:
         check_cohort(cohort, competition, population, request)
     except InvalidInput as error:
-        return _problem(competition, f"proposed what cannot be: {error.message:.500}")
+        return _problem(competition, f"gave an invalid proposal: {error.message:.500}")
     except Exception as error:  # noqa: BLE001 - nor may what it returned be of any use
-        return _problem(competition, f"proposed what cannot be read: {_said(error)}", error)
+        return _problem(competition, f"gave an unreadable proposal: {_said(error)}", error)
     return cohort
 
 
@@ -127,25 +127,25 @@ def _said(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    """`text` without what no message and no database takes."""
+    """`text` without characters that messages and databases refuse."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 def check_cohort(cohort: Cohort, competition: Competition, population: Population, request: CohortRequest) -> None:
-    """Raises InvalidInput, saying what cannot be in it, unless `cohort` may be carried out as it is."""
+    """Raises InvalidInput with the first mistake, unless `cohort` can be carried out as it is."""
     if not isinstance(cohort, Cohort):
         raise InvalidInput(f"it returned {cohort!r:.200}, expected a Cohort")
     if not isinstance(cohort.finished, bool):
         raise InvalidInput(f"finished is {cohort.finished!r:.100}, expected a bool")
     if not cohort.members and not cohort.finished and _is_standstill(competition, population, request):
-        raise InvalidInput("it has no members, though nobody trains and somebody could: the job would wait for ever")
+        raise InvalidInput("it has no members, although no agent trains and some could: the job would wait forever")
     known = _Known(_by_name(population.waiting), _by_name(population.donors))
     _check_created(cohort, competition, population, known)
     _check_members(cohort, known, request)
 
 
 def _is_standstill(competition: Competition, population: Population, request: CohortRequest) -> bool:
-    """Whether nothing would ever change if this pod got no agent: a proposal is a function of the population."""
+    """Whether the job would stand still without an agent for this pod: a proposal depends on the population only."""
     if any(agent.state is State.TRAINING for agent in population.agents):
         return False
     has_room = len(population.alive) < competition.rules.population

@@ -1,4 +1,4 @@
-"""What may be read of agents: themselves, their lineage, their statistics."""
+"""Reading agents, their lineage and their statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as the messages that callers see, and the names in their requests, checked."""
+"""Rows -> messages for callers, and checks of names in requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def timestamp(time: datetime) -> timestamp_pb2.Timestamp:
 
 
 def agent_spec(row: AgentRow) -> agent_pb2.AgentSpec:
-    """An agent complete for training, from where it stands."""
+    """An agent's complete specification for training, from its current state."""
     spec = agent_pb2.AgentSpec.FromString(row.spec)
     if row.latest_checkpoint is not None:
         spec.resume.ParseFromString(row.latest_checkpoint)

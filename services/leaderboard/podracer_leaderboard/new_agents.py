@@ -1,4 +1,4 @@
-"""Agents that come to be: those that a generator wants, and founders, which start from the weights of other jobs."""
+"""Creation of agents: those that a generator requests, users' forks, and founders with the weights of other jobs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Compe
 
 
 def create_founders(session: Session, board: BoardRow, competition: Competition) -> None:
-    """Make the first agents of a leaderboard that has none yet; they wait for their first pod.
+    """Make the first agents of a new leaderboard; they wait for their first pod.
 
     Each has its founder's shape, whatever the search says, and its own optimizer state, which a copy keeps.
     """
@@ -79,7 +79,7 @@ def create_founders(session: Session, board: BoardRow, competition: Competition)
 def create_agent(
     session: Session, board: BoardRow, competition: Competition, new: NewAgent, living: Mapping[str, AgentRow]
 ) -> AgentRow:
-    """Make the agent that a generator wants; the one that it replaces, of the `living`, retires."""
+    """Make the agent that a generator requests; the one of the `living` that it replaces retires."""
     parents = [living[parent.name] for parent in new.parents]
     replaced = living[new.replaced.name] if new.replaced else None
     if replaced is not None:

@@ -1,4 +1,4 @@
-"""Places on the board: taken by a candidate, confirmed by a challenge, given back where that falls short.
+"""Places on the board: taken by a candidate, confirmed by a challenge, given back if that falls short.
 
 Of a checkpoint that was challenged only the challenge counts, from wherever it is known: a place is a function of what
 is stored, whatever the order in which it came.

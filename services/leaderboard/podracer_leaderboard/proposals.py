@@ -1,4 +1,4 @@
-"""ProposeCohort: the generator's wish becomes agents that a pod has."""
+"""ProposeCohort: carries out a generator's proposal for a pod."""
 
 from __future__ import annotations
 

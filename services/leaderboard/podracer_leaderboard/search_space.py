@@ -32,10 +32,10 @@ def weights_shape(algorithm: str, hyperparameters: Mapping[str, HyperparameterVa
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What a job searches.
+    """The search space of a job.
 
     shares   algorithm → its share of fresh agents, in the job's order
-    ranges   algorithm → hyperparameter → range; what is not named keeps its default
+    ranges   algorithm → hyperparameter → range; unnamed hyperparameters keep their default
     """
 
     shares: Mapping[str, float]

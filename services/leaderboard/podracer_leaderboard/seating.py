@@ -1,4 +1,4 @@
-"""Which agents of a queue form one cohort, for generators that first decide which live and then which train."""
+"""The agents of a queue that form one cohort, for generators that first decide which live and then which train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to domain and back: what the use cases share."""
+"""Rows to domain and back, for all use cases."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def load_living(session: Session, board: str) -> dict[str, AgentRow]:
 def load_population(
     session: Session, board: BoardRow, living: dict[str, AgentRow], rules: Rules, *, with_history: bool = False
 ) -> Population:
-    """What the generator sees of a board."""
+    """The population of a board, for the generator."""
     agents = {row.name: _agent(row) for row in living.values()}
     waiting = [agent for agent in agents.values() if agent.state is State.WAITING]
     fresh = select(AgentRow.algorithm, func.count()).where(

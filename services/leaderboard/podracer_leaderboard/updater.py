@@ -1,4 +1,4 @@
-"""Which candidates are on the board: by which number they are ranked, its size, one place an agent, few a lineage."""
+"""The updater, which decides the candidates on the board: their rank, its size, one place an agent, few a lineage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRY_POINT_GROUP = "podracer.updaters"
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """What an evaluation says: the mean return and the two-sided 95 % interval of it."""
+    """The summary of an evaluation: the mean return and its two-sided 95 % interval."""
 
     mean: float
     lower_bound: float

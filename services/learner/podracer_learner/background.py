@@ -15,7 +15,7 @@ _POLL_S = 0.1
 
 
 class BackgroundTask(Generic[Result]):
-    """A task in a thread of its own, which ends with the process whatever it is busy with."""
+    """A task in its own daemon thread, which ends with the process."""
 
     def __init__(self, task: Callable[[], Result], name: str) -> None:
         self._task = task
@@ -24,18 +24,18 @@ class BackgroundTask(Generic[Result]):
 
     @property
     def done(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether it is over, with a result or an error."""
         return self._outcome.done()
 
     def wait(self, timeout_s: float) -> None:
-        """Return when it is over, at the latest after `timeout_s`."""
+        """Wait until it is over, for at most `timeout_s`."""
         try:
             self._outcome.exception(timeout_s)
         except FutureTimeoutError:
             return
 
     def result(self, check: Callable[[], None] = lambda: None) -> Result:
-        """What it gives, or what it raises; `check` is called while waiting."""
+        """Its result, or raises its error; `check` is called while waiting."""
         while not self.done:
             check()
             self.wait(_POLL_S)
@@ -49,7 +49,7 @@ class BackgroundTask(Generic[Result]):
 
 
 def pause(seconds: float, check: Callable[[], None]) -> None:
-    """Let time pass, calling `check`, which raises to give up."""
+    """Sleep, calling `check`, which raises to cancel."""
     until = time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0:
         check()

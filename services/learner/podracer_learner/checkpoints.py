@@ -33,8 +33,8 @@ _PARALLEL = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberWrite:
-    """One checkpoint to write: whose, at how many steps of this lease, what, how it was judged, and the transitions
-    where the job asks for them."""
+    """One checkpoint to write: the member, its steps in this lease, its state, its evaluation, and its transitions if
+    the job asks for them."""
 
     member: int
     env_steps: int
@@ -45,7 +45,7 @@ class MemberWrite:
 
 
 class CheckpointWriter:
-    """Writes into the store of one lease; everything in the metadata that acting and judging need."""
+    """Writes into the store of one lease. The metadata have everything that acting and evaluation need."""
 
     def __init__(
         self,
@@ -59,9 +59,8 @@ class CheckpointWriter:
         earlier: Sequence[Sequence[ManifestFile]] = (),
         evaluator: str = "",
     ) -> None:
-        """`spaces` are those of one observation and one action; `earlier` are the files of transitions in the committed
-        checkpoint that each member goes on from: what has not changed is not written again; `evaluator` is the name of
-        what judges."""
+        """`spaces`: of one observation and one action. `earlier`: the files of transitions in the committed checkpoint
+        that each member continues from; unchanged files are not written again. `evaluator`: its name."""
         self._store, self._agents, self._job_uid, self._fence = store, agents, job_uid, fence
         self._earlier: dict[int, Sequence[ManifestFile]] = {}
         for member, (agent, files) in enumerate(zip(agents, earlier, strict=False)):
@@ -88,8 +87,8 @@ class CheckpointWriter:
         writes: Sequence[MemberWrite],
         written: Callable[[MemberWrite, agent_pb2.CheckpointReference], None] = lambda _, __: None,
     ) -> list[agent_pb2.CheckpointReference]:
-        """Write all of them, several at a time. `written` is told of each that is, in whatever thread, also where
-        others fail. Raises Fenced as soon as the lease is not ours."""
+        """Write all, several at a time. `written` is called for each written one, in any thread, even if others fail.
+        Raises Fenced as soon as the lease is lost."""
 
         def write(one: MemberWrite) -> agent_pb2.CheckpointReference:
             reference = self._write(one)
@@ -108,7 +107,7 @@ class CheckpointWriter:
         return references
 
     def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """These count: nobody deletes what they name, so whatever is written next may name it, too."""
+        """These are committed: their files are not deleted, so later checkpoints may refer to them."""
         for reference in references:
             if reference.prefix in self._files:
                 member, files = self._files.pop(reference.prefix)
@@ -149,8 +148,8 @@ def read_references(
     groups: tuple[str, ...] | None = None,
     with_replay: Iterable[bool] = itertools.repeat(True),
 ) -> list[Checkpoint]:
-    """Read and verify checkpoints, or only some of their groups, or each with or without its transitions, several at a
-    time. Raises DataCorrupted for one that is not what was committed."""
+    """Read and verify checkpoints or some of their groups, each with or without its transitions, several at a time.
+    Raises DataCorrupted for one that differs from what was committed."""
 
     def read(reference: agent_pb2.CheckpointReference, whole: bool) -> Checkpoint:
         skip = () if whole else (REPLAY_FOLDER.rstrip("/"),)
@@ -161,19 +160,19 @@ def read_references(
 
 
 def stored_transitions(checkpoint: Checkpoint) -> Mapping[str, Tensor] | None:
-    """What a checkpoint has of a replay buffer; None where it has nothing."""
+    """A checkpoint's transitions; None if it has none."""
     groups = {name: group for name, group in checkpoint.groups.items() if name.startswith(REPLAY_FOLDER)}
     parts = {name.removeprefix(REPLAY_FOLDER): group for name, group in groups.items()}
     return from_parts(parts) if parts else None
 
 
 def replay_files(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
-    """Those that hold transitions."""
+    """The files that hold transitions."""
     return [file for file in files if file.path.startswith(REPLAY_FOLDER)]
 
 
 def _reference_message(reference: CheckpointRef, env_steps: int, fence: int) -> agent_pb2.CheckpointReference:
-    """A checkpoint that has been written just now; `env_steps` are the lineage's."""
+    """The reference of a new checkpoint; `env_steps` are the lineage's."""
     message = agent_pb2.CheckpointReference(
         prefix=reference.prefix,
         manifest_sha256=reference.manifest_sha256,

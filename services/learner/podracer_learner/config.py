@@ -22,20 +22,20 @@ class LearnerConfig(PodSettings):
     pod              resource name of this pod: `projects/p/pods/x`. Unset: projects/default/pods/ and this host's name
     store            URL of the object store
     layout           split: workers collect and evaluators evaluate; fused: this process does both
-    workers          their addresses; needed where the layout is split. A host name stands for all addresses that it
-                     has, and is resolved again every few seconds
-    max_workers      how many of them have a part of the environments at a time, the others are spares; 0: all
-    collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto: as is measured
-    evaluators       addresses; needed where the layout is split
+    workers          their addresses; required for the split layout. A host name means all its addresses, and is
+                     resolved again every few seconds
+    max_workers      the most workers with a part of the environments, others are spares; 0: all
+    collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto: measured
+    evaluators       addresses; required for the split layout
     allow_user_code  fused: start a user's own environments from this process
-    device           to train on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
-    peer_patience    how long a lost worker is waited for, and an evaluator without which nothing can go on
+    device           to train on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
+    peer_patience    how long to wait for a lost worker, and for an evaluator whose answer is required
     spool_dir        folder for checkpoints on their way to an object store that is not a folder itself. Unset: one of
                      this user's in the folder for temporary files
-    spool_size       what may wait there
-    store_patience   how long a store that is away is waited for where nothing can go on without it
-    advertise        address at which others reach this learner. Unset: where it listens, by this host's name where
-                     that is everywhere (0.0.0.0)
+    spool_size       its size limit
+    store_patience   how long to wait for an unavailable store that is required
+    advertise        address at which other learners reach this one. Unset: where it listens, with this host's name
+                     for a wildcard address (0.0.0.0)
     """
 
     orchestrator: str
@@ -55,7 +55,7 @@ class LearnerConfig(PodSettings):
     advertise: str = ""
 
     def spool_folder(self) -> Path:
-        """Where folders of checkpoints on their way are made."""
+        """The parent of folders for checkpoints on their way to the store."""
         return self.spool_dir or Path(tempfile.gettempdir(), f"podracer_spool-{os.geteuid()}")
 
     def pod_name(self) -> str:
@@ -64,7 +64,7 @@ class LearnerConfig(PodSettings):
         return self.pod or f"projects/default/pods/{host or 'pod'}"
 
     def reachable_address(self, bound: str) -> str:
-        """Where others reach a server that is bound to the address `bound`."""
+        """The address at which others reach a server that is bound to `bound`."""
         address = parse_address(self.advertise or bound)
         return str(replace(address, host=socket.gethostname()) if address.is_wildcard else address)
 

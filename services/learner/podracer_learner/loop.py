@@ -1,4 +1,4 @@
-"""The learner's life: lease, work, complete, lease again."""
+"""The learner's main loop: lease, work, complete, lease again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted, EvaluationTooLo
 
 
 class LeaseLoop:
-    """Works for whoever the orchestrator says, in the main thread."""
+    """Leases work from the orchestrator and does it, in the main thread."""
 
     def __init__(
         self,
@@ -64,25 +64,24 @@ class LeaseLoop:
         followers: FollowerRegistry,
         request: pod_service_pb2.LeaseWorkRequest,
     ) -> None:
-        """`request`: what every LeaseWork of this process has in common. Raises InvalidInput where no spool can be
-        made."""
+        """`request`: the common part of all LeaseWork calls. Raises InvalidInput if no spool can be made."""
         self._config, self._peers, self._store = config, peers, store
         self._status, self._commands, self._followers, self._request = status, commands, followers, request
         self._replays = ReplayCache()
         self._cache = config.file_cache()
         self._spool: SpoolFolder | None = None
         if not isinstance(store, FolderStore):
-            only_ours = config.spool_dir is None  # in a folder for everybody's temporary files
+            only_ours = config.spool_dir is None  # the default is in the shared temporary folder
             self._spool = SpoolFolder(config.spool_folder(), config.spool_size, only_ours=only_ours)
         self._stub = pod_service_pb2_grpc.PodServiceStub(peers.orchestrator)
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set or the orchestrator says EXIT. Raises where it refuses this pod for good."""
+        """Run until `stop` is set or the orchestrator says EXIT. Raises if it refuses this pod for good."""
         try:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
                 received_at, used_before = time.monotonic(), processor_seconds()
                 if lease.WhichOneof("work") == "exit":
-                    logger.info("not needed any more: %s", lease.exit.reason)
+                    logger.info("the orchestrator ends this pod: %s", lease.exit.reason)
                     return
                 self._status.working(lease)
                 with work_span(lease):
@@ -141,7 +140,7 @@ class LeaseLoop:
         current().set(result=result)
 
     def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
-        """The store as a lease may use it. What is written goes by way of the spool unless the store is a folder."""
+        """The store for a lease. Writes go through the spool unless the store is a folder."""
         fenced = FencedStore(self._store, guard, check, self._config.store_patience)
         return fenced if self._spool is None else Spool(fenced, self._spool)
 
@@ -163,10 +162,12 @@ class LeaseLoop:
                 evaluated = evaluate_for(held, self._config, self._peers, files)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(evaluate=evaluated))
             case work:
-                raise PreconditionFailed(f"this learner cannot do {work or 'nothing'}", reason="UNSUPPORTED_WORK")
+                raise PreconditionFailed(
+                    f"this learner does not support the work {work or 'unset'}", reason="UNSUPPORTED_WORK"
+                )
 
     def _train(self, held: HeldLease, files: UserFiles, stop: threading.Event) -> bool:
-        """Whether the work was completed."""
+        """Train the work; returns whether it was completed."""
         work = held.lease.train
 
         def in_a_hurry() -> bool:
@@ -193,7 +194,7 @@ class LeaseLoop:
         with closing(setup), self._peers.learner(work.lead_address) as channel:
             try:
                 follow(held, setup, channel, self._status, check, self._config.peer_patience)
-            finally:  # who goes on with these agents, also where their lead was lost, has use for what they have seen
+            finally:  # keep the replay for a later round with these agents, even if the lead was lost
                 if not stop.is_set():
                     self._replays.keep_followed(setup.algorithm, list(work.train.cohort.members))
 
@@ -205,7 +206,7 @@ class LeaseLoop:
             preparing.end()
 
     def _give_up(self, held: HeldLease, error: PodracerError) -> None:
-        """Fail the work where nobody could do it, else hand it back. A follower's is not its own to fail."""
+        """Fail the work if no pod could do it, else hand it back. A follower always hands back: the lead decides."""
         logger.warning("%s: %s", held.lease.name, error.message, extra={"reason": error.reason})
         problem = problem_message(error)
         if not isinstance(error, _FINAL) or held.lease.WhichOneof("work") == "follow":
@@ -214,4 +215,4 @@ class LeaseLoop:
         try:
             held.control.complete(pod_service_pb2.CompleteWorkRequest(problem=problem))
         except PodracerError as second:
-            logger.warning("%s could not be ended: %s", held.lease.name, second.message)
+            logger.warning("cannot complete %s: %s", held.lease.name, second.message)

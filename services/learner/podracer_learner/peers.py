@@ -15,8 +15,8 @@ from podracer_learner.workers.discovery import WorkerDirectory
 
 
 class Peers:
-    """`workers` are looked for where the settings say; `evaluators` are in the order in which they are tried; tensors
-    may cross in `folder`."""
+    """`workers` finds workers by the settings; `evaluators` are in the order in which they are tried; tensors may be
+    shared through `folder`."""
 
     def __init__(self, config: LearnerConfig) -> None:
         """Connects at the first call. Raises InvalidInput for a malformed address or a missing token."""

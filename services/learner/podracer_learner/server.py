@@ -46,7 +46,7 @@ METHODS = {
 def create_learner_server(
     config: LearnerConfig, status: LearnerStatus, commands: Commands, followers: FollowerRegistry
 ) -> RpcServer:
-    """A bound server that tells `status`, hands requests to `commands`, and sends followers to `followers`."""
+    """A bound server that reports `status` and passes requests to `commands` and followers to `followers`."""
     service = LearnerService(status, commands, followers)
     server = create_server(
         config.listen,
@@ -59,7 +59,7 @@ def create_learner_server(
 
 
 def serve(config: LearnerConfig) -> int:
-    """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Only from the main thread."""
+    """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Call it from the main thread."""
     _check(config)
     stop = stop_event_on_signals()
     status, commands, followers = LearnerStatus(), Commands(), FollowerRegistry()
@@ -88,7 +88,7 @@ def serve(config: LearnerConfig) -> int:
 
 
 def _await_store(store: ObjectStore, server: RpcServer, stop: threading.Event) -> None:
-    """Not ready while the store is away: work leased meanwhile could only be handed back."""
+    """Wait for the store before becoming ready: without it, leased work could only be handed back."""
     waits, problem = Backoff(*_STORE_AWAY_S), ""
     while not stop.is_set():
         try:
@@ -107,7 +107,7 @@ def _await_store(store: ObjectStore, server: RpcServer, stop: threading.Event) -
 
 
 def _check(config: LearnerConfig) -> None:
-    """Raises InvalidInput where the layout lacks what it needs."""
+    """Raises InvalidInput if a setting that the layout needs is missing."""
     missing = [
         FieldViolation(f"PODRACER_{name.upper()}", "needed where PODRACER_LAYOUT is split")
         for name in ("workers", "evaluators")
@@ -136,7 +136,7 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
 
 
 class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
-    """What touches the cohort is done by the main thread between two updates (`Commands`)."""
+    """Requests to the cohort run in the main thread between two updates (`Commands`)."""
 
     def __init__(self, status: LearnerStatus, commands: Commands, followers: FollowerRegistry) -> None:
         self._status, self._commands, self._followers = status, commands, followers

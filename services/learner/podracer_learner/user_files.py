@@ -1,6 +1,6 @@
 """The files of a job's environment: out of the object store into this learner's cache, and from there to its peers.
 
-Workers and evaluators hold no keys of the store. They are asked to begin, say that files are missing, and get them.
+Workers and evaluators hold no keys of the store. Asked to begin, they answer that files are missing, and get them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from podracer_learner.background import BackgroundTask
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """Where a lease's files come from and where they are kept. `check` is called meanwhile; raises to give up."""
+    """Fetches a lease's files into the cache. `check` is called meanwhile and raises to cancel."""
 
     store: ObjectStore
     cache: FileCache
     check: Callable[[], None]
 
     def fetch(self, spec: EnvironmentSpec) -> FetchedFiles:
-        """Have the files of an environment here.
+        """Fetch the files of an environment.
 
-        Raises NotFound or DataCorrupted where the store does not have what the job names, and the cache's errors.
+        Raises NotFound or DataCorrupted if the store does not have the job's files, and the cache's errors.
         """
         with ExitStack() as holds:
             paths = {}
@@ -57,11 +57,11 @@ class FetchedFiles:
         self._spec, self._paths, self._cache, self._holds = spec, paths, cache, holds
 
     def place(self) -> PlacedEnvironment:
-        """The environment as it can be started in a child of this process. Errors as of `place_environment`."""
+        """The environment, ready to start in a child of this process. Raises as `place_environment`."""
         return place_environment(self._spec, self._cache)
 
     def add(self, data: bytes) -> str:
-        """Have these bytes go along with them, as a file that is known by its hash: that is returned."""
+        """Add these bytes as a file that is known by its hash; returns the hash."""
         sha256 = hashlib.sha256(data).hexdigest()
         file = StoredFile(sha256, sha256, len(data))
         held = self._cache.hold(file) or self._cache.add(file, [data])
@@ -69,7 +69,7 @@ class FetchedFiles:
         return sha256
 
     def deliver(self, put: Callable[..., Any], request: Callable[..., Any]) -> BackgroundTask[None]:
-        """Begin to send all of them, which may take long; `put` is a stub's PutFile, `request` makes its messages."""
+        """Start sending all files, which may take long; `put` is a stub's PutFile, `request` makes its messages."""
 
         def send() -> None:
             for file, path in self._paths.items():
@@ -78,7 +78,7 @@ class FetchedFiles:
         return BackgroundTask(send, "file-delivery")
 
     def close(self) -> None:
-        """Let them go."""
+        """Release the files."""
         self._holds.close()
 
     def __enter__(self) -> Self:
@@ -89,5 +89,5 @@ class FetchedFiles:
 
 
 def wants_files(error: PodracerError) -> bool:
-    """Whether a peer cannot begin because it lacks files."""
+    """Whether a peer cannot begin because files are missing."""
     return isinstance(error, PreconditionFailed) and error.reason == FILES_MISSING

@@ -31,8 +31,8 @@ class OrchestratorConfig(ControlSettings):
     leaderboard     address of the leaderboard
     lease_term      how long a lease lives without renewal; unset: 120 s in a cluster, which reports dead pods itself,
                     else 10 s
-    pool            who makes pods: `local` starts processes here, `kubernetes` has a cluster start them, `static` waits
-                    for those that come
+    pool            the pool of pods: `local` starts processes here, `kubernetes` has a cluster start them, `static`
+                    uses pods that are started elsewhere
     state_dir       the local pool's logs go to `logs` below it, users' code and data to `cache`
     run_dir         short private folder for the local pool's unix sockets
     max_pods        pods that the pool makes at most, whatever else there is room for

@@ -45,6 +45,6 @@ def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]
 
 
 def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:
-    """What a job's events of a kind say, oldest first."""
+    """The messages of a job's events of a kind, oldest first."""
     query = select(EventRow.message).where(EventRow.job_uid == job.uid, EventRow.kind == kind)
     return session.scalars(query.order_by(EventRow.position)).all()

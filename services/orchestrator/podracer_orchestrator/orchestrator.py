@@ -1,4 +1,4 @@
-"""The parts of an orchestrator put together, and their tasks."""
+"""Assembles the parts of an orchestrator and runs their tasks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Orchestrator:
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
         self.storing = asyncio.Lock()
-        """Held from when an uploaded object is stored until it is recorded, and by who deletes one."""
+        """Held from storing an uploaded object until recording it, and while deleting one."""
         self.retention = RetentionTask(transactions, board, self._delivery, store, self.storing, self.clock, config)
         self._config = config
         self._channel = channel
@@ -90,8 +90,8 @@ class Orchestrator:
 
     @classmethod
     async def open(cls, config: OrchestratorConfig) -> Orchestrator:
-        """Open store, database, once it is this process's turn, and the way to the leaderboard. Raises a PodracerError
-        that says what is wrong."""
+        """Open the store, the database (once this process is active) and the channel to the leaderboard. Raises a
+        PodracerError with the problem."""
         store = open_store(config.store)
         token = FileToken(config.tokens / "control")
         changes = ChangeFeed()
@@ -113,7 +113,7 @@ class Orchestrator:
             raise
 
     async def start(self, address: str) -> None:
-        """Take up what a former process left, and begin to work; `address` is where pods find this orchestrator."""
+        """Recover the state of a former process and start the tasks; pods reach this orchestrator at `address`."""
         await self.lease_operations.recover()
         await self.pool_reconciler.adopt(self._make_pool(address))
         gauges = Gauges(self.transactions)
@@ -132,7 +132,7 @@ class Orchestrator:
 
     @property
     def needs(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What nothing goes on without, each with a check that raises where it does not answer."""
+        """The required dependencies, each with a check that raises if it does not answer."""
         return {
             "the database": self.transactions.check,
             "the object store": lambda: asyncio.to_thread(self.store.check),
@@ -140,13 +140,13 @@ class Orchestrator:
         }
 
     async def stop_pods(self) -> None:
-        """Answer every pod that waits, and stop those that this orchestrator has made; calls are still served."""
+        """Answer every waiting pod, and stop the pods that this orchestrator has made; calls are still served."""
         self.dispatcher.drain()
         self.lease_operations.orders.drain()
         await self.pool_reconciler.stop()
 
     async def close(self) -> None:
-        """End the tasks and give everything back."""
+        """End the tasks and release all resources."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,7 +155,7 @@ class Orchestrator:
         self.store.close()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A task runs for ever: one that ends by a mistake of ours must not do so in silence."""
+        """Tasks run forever: log one that ends with an error, and end the process."""
         if task.cancelled() or self.failed.done():
             return
         logger.critical("a task of the orchestrator has failed", exc_info=task.exception())

@@ -1,7 +1,7 @@
-"""What the leaderboard has to hear: rows written in the transaction of the result, delivered afterwards.
+"""Calls to the leaderboard: rows written in the transaction of the result, and delivered afterwards.
 
-Every request is idempotent at the leaderboard (by name, request id or evaluation id), so that one that is delivered
-again after a crash between delivery and `delivered` changes nothing.
+Every request is idempotent at the leaderboard (by name, request id or evaluation id), so a repeated delivery after a
+crash changes nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def board_of(job: JobRow) -> str:
 
 
 def create_leaderboard(session: Session, job: JobRow, founders: Iterable[evolution_pb2.Founder]) -> None:
-    """Have the job's leaderboard made; its environment is known, and `founders` can act in it."""
+    """Create the job's leaderboard. Its environment is known, and `founders` can act in it."""
     spec = spec_of(job)
     board = leaderboard_pb2.LeaderboardSpec(
         job=job_name(job.project, job.job_id),
@@ -76,14 +76,14 @@ def create_leaderboard(session: Session, job: JobRow, founders: Iterable[evoluti
 
 
 def delete_leaderboard(session: Session, job: JobRow) -> None:
-    """Have the job's leaderboard deleted."""
+    """Delete the job's leaderboard."""
     _append(session, job, DELETE_LEADERBOARD, leaderboard_pb2.DeleteLeaderboardRequest(name=board_of(job)))
 
 
 def set_alias(
     session: Session, job: JobRow, alias: str, policy: agent_pb2.Parent, reason: str, request_id: str
 ) -> None:
-    """Have an alias of the job's leaderboard point at a policy; its agent may be one of another job."""
+    """Point an alias of the job's leaderboard at a policy, whose agent may be of another job."""
     request = leaderboard_pb2.SetAliasRequest(
         leaderboard=board_of(job),
         alias=alias,
@@ -96,19 +96,19 @@ def set_alias(
 
 
 def act_on_agent(session: Session, job: JobRow, request: AgentAct) -> None:
-    """Have an agent forked, pinned or stopped."""
+    """Fork, pin or stop an agent."""
     _append(session, job, request.DESCRIPTOR.name.removesuffix("Request"), request)
 
 
 def submit_candidate(session: Session, job: JobRow, request: leaderboard_pb2.SubmitCandidateRequest) -> None:
-    """Have an agent's round reported."""
+    """Report an agent's round."""
     _append(session, job, SUBMIT_CANDIDATE, request)
 
 
 def record_evaluations(
     session: Session, job: JobRow, evaluations: Iterable[agent_pb2.Evaluation], *, at_once: bool = True
 ) -> None:
-    """Have evaluations added to the history; those that nobody waits for not `at_once`."""
+    """Add evaluations to the leaderboard's history. Not `at_once`: delivery may be delayed."""
     waiting = list(evaluations)
     for first in range(0, len(waiting), MAX_EVALUATIONS):
         batch = waiting[first : first + MAX_EVALUATIONS]
@@ -117,24 +117,24 @@ def record_evaluations(
 
 
 def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence[OutboxRow]:
-    """What is still to be delivered to a leaderboard, in order."""
+    """The undelivered rows of a leaderboard, in order."""
     return session.scalars(_PENDING, {"board": board, "most": limit}).all()
 
 
 def has_challenge(session: Session, board: str) -> bool:
-    """Whether a leaderboard has not heard yet how a challenge went."""
+    """Whether the result of a challenge is not delivered yet."""
     query = select(OutboxRow.request).where(OutboxRow.board == board, OutboxRow.method == RECORD_EVALUATIONS)
     return any(is_of_challenge(RECORD_EVALUATIONS, request) for request in session.scalars(query))
 
 
 def has_news(session: Session, board: str) -> bool:
-    """Whether a leaderboard has not heard yet of anything but looks."""
+    """Whether a row other than looks is not delivered yet."""
     rows = session.execute(select(OutboxRow.method, OutboxRow.request).where(OutboxRow.board == board))
     return any(method != RECORD_EVALUATIONS or is_of_challenge(method, request) for method, request in rows)
 
 
 def is_of_challenge(method: str, request: bytes) -> bool:
-    """Whether a row tells how a challenge went."""
+    """Whether a row is the result of a challenge."""
     if method != RECORD_EVALUATIONS:
         return False
     evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations
@@ -142,7 +142,7 @@ def is_of_challenge(method: str, request: bytes) -> bool:
 
 
 def evaluation_count(method: str, request: bytes) -> int:
-    """How many evaluations a row brings; 0 for any other call."""
+    """The number of evaluations in a row; 0 for other calls."""
     if method != RECORD_EVALUATIONS:
         return 0
     return len(leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations)
@@ -155,12 +155,12 @@ def merged(rows: Sequence[OutboxRow]) -> Message:
 
 
 def boards_with_pending(session: Session) -> Sequence[str]:
-    """The leaderboards that have not heard everything yet."""
+    """The leaderboards with undelivered rows."""
     return session.scalars(select(OutboxRow.board).distinct()).all()
 
 
 def delivered(session: Session, row_ids: Sequence[int]) -> None:
-    """Forget rows that the leaderboard has acknowledged, or refused for good."""
+    """Delete rows that the leaderboard has acknowledged, or refused for good."""
     session.connection().execute(_DELIVERED, {"rows": row_ids})
 
 

@@ -82,9 +82,9 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
 
 
 def serve(config: OrchestratorConfig) -> int:
-    """Serve until SIGTERM or SIGINT. Only from the main thread, which the pods' lives hang on.
+    """Serve until SIGTERM or SIGINT. Call it from the main thread: the pods end with that thread.
 
-    The exit status is 1 where a task of the orchestrator has failed: whoever started it starts it again.
+    The exit status is 1 if a task of the orchestrator failed; the launcher then restarts it.
     """
     return asyncio.run(_serve(config))
 

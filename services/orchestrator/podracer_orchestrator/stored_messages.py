@@ -17,7 +17,7 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, PodRow, Promotio
 
 
 def encode(message: Message) -> bytes:
-    """A message as it is stored: equal messages are equal bytes."""
+    """The stored form of a message: equal messages have equal bytes."""
     return message.SerializeToString(deterministic=True)
 
 
@@ -33,17 +33,17 @@ def spec_of(job: JobRow) -> job_pb2.JobSpec:
 
 
 def description_of(job: JobRow) -> environment_pb2.EnvironmentDescription:
-    """What is known of a job's environment; empty until it has been inspected."""
+    """The description of a job's environment; empty until it has been inspected."""
     return environment_pb2.EnvironmentDescription.FromString(job.description or b"")
 
 
 def problem_of(row: JobRow | WorkRow) -> cohort_pb2.Problem | None:
-    """Why a job or a work has failed."""
+    """The error with which a job or a work has failed."""
     return None if row.problem is None else cohort_pb2.Problem.FromString(row.problem)
 
 
 def as_problem(error: PodracerError) -> cohort_pb2.Problem:
-    """An error as it is stored."""
+    """The stored form of an error."""
     detail = error.user_traceback if isinstance(error, UserCodeFailed) else ""
     return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail)
 
@@ -54,12 +54,12 @@ def best_of(job: JobRow) -> agent_pb2.Evaluation | None:
 
 
 def retrained_of(job: JobRow) -> agent_pb2.Parent | None:
-    """A job's best candidate after it was trained once more."""
+    """A job's best candidate after it was trained again."""
     return None if job.retrained is None else agent_pb2.Parent.FromString(job.retrained)
 
 
 def final_policy(job: JobRow) -> agent_pb2.Parent | None:
-    """What a job has come to: its best candidate, trained once more where that was asked for and is done."""
+    """The final policy of a job: its best candidate, trained again if the job asked for that and it is done."""
     retrained, best = retrained_of(job), best_of(job)
     if retrained is not None or best is None:
         return retrained
@@ -72,12 +72,12 @@ def ensemble_of(job: JobRow) -> job_pb2.Ensemble | None:
 
 
 def proposal_of(work: WorkRow) -> leaderboard_pb2.ProposeCohortResponse:
-    """The leaderboard's answer that says which agents a work trains."""
+    """The leaderboard's answer with the agents that a work trains."""
     return leaderboard_pb2.ProposeCohortResponse.FromString(work.proposal or b"")
 
 
 def order_of(work: WorkRow) -> pod_pb2.EvaluateWork:
-    """What a work evaluates."""
+    """The evaluation order of a work."""
     return pod_pb2.EvaluateWork.FromString(work.evaluation or b"")
 
 
@@ -87,22 +87,22 @@ def build_of(pod: PodRow) -> cohort_pb2.BuildInfo | None:
 
 
 def result_of(work: WorkRow) -> agent_pb2.Evaluation | None:
-    """How one side of a contest did."""
+    """The result of one side of a contest."""
     return _evaluation(work.result)
 
 
 def champion_of(row: PromotionRow) -> agent_pb2.Evaluation | None:
-    """How the champion did in the contest that a decision rests on."""
+    """The result of the champion in the contest that led to a decision."""
     return _evaluation(row.champion)
 
 
 def challenger_of(row: PromotionRow) -> agent_pb2.Evaluation | None:
-    """How the challenger did in it."""
+    """The result of the challenger in that contest."""
     return _evaluation(row.challenger)
 
 
 def policy_of(row: PromotionRow) -> agent_pb2.Parent:
-    """What an alias points at after a decision."""
+    """The target of an alias after a decision."""
     checkpoint = agent_pb2.CheckpointReference.FromString(row.checkpoint or b"")
     return agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint)
 

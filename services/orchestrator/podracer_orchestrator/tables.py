@@ -1,11 +1,11 @@
 """The orchestrator's tables. Messages are stored in protobuf's wire form.
 
-jobs ──< works ──< work_members        what is asked for, the pieces of work, the members of a cohort
-  │        └──< leases                 who holds which piece; the fence is the primary key and only grows
-  ├──< checkpoints, events, outbox     what counts, what happened, what the leaderboard has not heard yet
-  │                                    pods, settings stand alone
+jobs ──< works ──< work_members        requests, pieces of work, members of a cohort
+  │        └──< leases                 the pod that holds a piece; the fence is the primary key and only grows
+  ├──< checkpoints, events, outbox     committed checkpoints, events, calls to the leaderboard still to be made
+  │                                    pods, settings: without relations
   ├──< job_files >── artifacts         the uploaded files that a job needs
-  └──< continuations, promotions       where a continuous job stands; what aliases have pointed at, and why
+  └──< continuations, promotions       the state of a continuous job; the history of aliases with reasons
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from podracer_core.database import UtcTime
 
 BigKey = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite counts up only in a column that is called INTEGER; it has 64 bits there too."""
+"""SQLite assigns increasing keys only in a column of type INTEGER, which has 64 bits there, too."""
 
 
 class WorkKind(StrEnum):
@@ -39,18 +39,18 @@ class WorkKind(StrEnum):
     CHALLENGE = "CHALLENGE"
     """A candidate that claims the target or the first place is evaluated again (`challenges`)."""
     ENSEMBLE = "ENSEMBLE"
-    """The best candidates act together, at the end of a job (`ensembles`)."""
+    """Evaluate an ensemble of the best candidates, at the end of a job (`ensembles`)."""
     RETRAIN = "RETRAIN"
-    """The best candidate once more, at the end of a job (`retraining`)."""
+    """Train the best candidate again, at the end of a job (`retraining`)."""
     CONTEST = "CONTEST"
-    """Champion or challenger, at the end of a generation (`contests`)."""
+    """Evaluate champion or challenger, at the end of a generation (`contests`)."""
     FOLLOW = "FOLLOW"
-    """Only of leases: on the work that another lease, the lead's, trains (`followers`)."""
+    """Leases only: a lease on the work that another lease, the lead's, trains (`followers`)."""
 
 
 class WorkState(StrEnum):
     PROPOSING = "PROPOSING"
-    """Its id has been, or is about to be, a request to the leaderboard, whose answer is not stored yet."""
+    """Its id is, or will be, that of a request to the leaderboard whose answer is not stored yet."""
     READY = "READY"
     LEASED = "LEASED"
     DONE = "DONE"
@@ -76,7 +76,7 @@ class PodState(StrEnum):
 
 
 class Base(DeclarativeBase):
-    """Constraints have names, so that a later migration can say which one it changes."""
+    """Constraints have names, so that a later migration can refer to them."""
 
     metadata = MetaData(
         naming_convention={
@@ -117,39 +117,39 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a lease is held that trains or evaluates: from then on `active_time_s` has not been counted yet."""
+    """Set while a lease is held that trains or evaluates: the time since then is not in `active_time_s` yet."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
     best_is_full: Mapped[bool] = mapped_column(default=False)
     best_is_confirmed: Mapped[bool] = mapped_column(default=False)
-    """Whether it is a challenge: an evaluation with fresh seeds."""
+    """Whether the best evaluation is a challenge: one with fresh seeds."""
     ensemble: Mapped[bytes | None]
     retrained: Mapped[bytes | None]
-    """Its best, trained once more (`retraining`)."""
+    """The best candidate, trained again (`retraining`)."""
     agent_count: Mapped[int] = mapped_column(default=0)
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_works: Mapped[int] = mapped_column(default=0)
-    """Works that failed one after the other, without a commit between them."""
+    """The number of works that failed in succession, without a commit between them."""
     is_continuous: Mapped[bool] = mapped_column(default=False)
-    """Whether it trains nothing itself but makes jobs that do, one a generation (`generations`)."""
+    """Whether it trains nothing itself but creates jobs that do, one per generation (`generations`)."""
     parent_uid: Mapped[str | None] = mapped_column(index=True)
-    """The continuous job that has made this one."""
+    """The continuous job that created this one."""
     generation: Mapped[int] = mapped_column(default=0)
     """Its number among those of its parent, from 1."""
     rounds_over: Mapped[bool] = mapped_column(default=False)
-    """No further round will come: the leaderboard said so, or what is left of the budget is too small for one."""
+    """No further round will begin: the leaderboard answered so, or the rest of the budget is too small for one."""
 
     create_time: Mapped[datetime]
     start_time: Mapped[datetime | None]
     end_time: Mapped[datetime | None]
     traceparent: Mapped[str] = mapped_column(default="")
-    """The span of its CreateJob: everything that is done for it belongs to that trace. Empty where none is recorded."""
+    """The span of its CreateJob: all operations for the job belong to that trace. Empty without a recorded trace."""
 
 
 class WorkRow(Base):
-    """A piece of work: `proposal` says whom to train (ProposeCohortResponse), `evaluation` what to evaluate
-    (EvaluateWork, without its environment where that is the job's)."""
+    """A piece of work: `proposal` has the agents to train (ProposeCohortResponse), `evaluation` the evaluation
+    (EvaluateWork, without its environment if that is the job's)."""
 
     __tablename__ = "works"
     __table_args__ = (Index(None, "job_uid", "state"),)
@@ -162,13 +162,13 @@ class WorkRow(Base):
     """Agents of its cohort; for RETRAIN, of the one in which the candidate was trained."""
     proposal: Mapped[bytes | None]
     attempts: Mapped[int] = mapped_column(default=0)
-    """Leases that were lost since the last commit."""
+    """The number of leases lost since the last commit."""
     problem: Mapped[bytes | None]
     evaluation: Mapped[bytes | None]
     checkpoint: Mapped[str | None] = mapped_column(index=True)
     """Of CHALLENGE: the prefix. No checkpoint is challenged twice."""
     contest: Mapped[str] = mapped_column(default="")
-    """Of CONTEST: whom it evaluates, `champion` or `challenger` (`contests`)."""
+    """Of CONTEST: the evaluated side, `champion` or `challenger` (`contests`)."""
     result: Mapped[bytes | None]
     """Of CONTEST: the Evaluation."""
     claimed_score: Mapped[float | None]
@@ -177,11 +177,11 @@ class WorkRow(Base):
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
     members: Mapped[list[MemberRow]] = relationship(order_by="MemberRow.position", passive_deletes="all")
-    """Of TRAIN and RETRAIN, once it is known whom it trains, in the order of the cohort."""
+    """Of TRAIN and RETRAIN, once its agents are known, in the order of the cohort."""
 
 
 class MemberRow(Base):
-    """A member of a TRAIN work: what is committed over all its leases, and what was when the present one began."""
+    """A member of a TRAIN work: the progress committed over all its leases, and at the start of the current one."""
 
     __tablename__ = "work_members"
 
@@ -198,7 +198,7 @@ class MemberRow(Base):
 
 
 class LeaseRow(Base):
-    """A lease. Its deadline is not here: it lives in memory (leases/deadlines.py)."""
+    """A lease. Its deadline is not stored: it is in memory (leases/deadlines.py)."""
 
     __tablename__ = "leases"
     __table_args__ = (Index(None, "job_uid", "state"), Index(None, "pod", "state"), {"sqlite_autoincrement": True})
@@ -213,11 +213,11 @@ class LeaseRow(Base):
     request_id: Mapped[str] = mapped_column(unique=True)
     state: Mapped[str] = mapped_column(index=True)
     member_env_steps: Mapped[int] = mapped_column(default=0)
-    """Limit of each member in this lease; 0 for none."""
+    """The limit of environment steps of each member in this lease; 0 for none."""
     time_s: Mapped[float | None]
     """Limit in seconds of training; none for none."""
     is_cut: Mapped[bool] = mapped_column(default=False)
-    """Whether the budget has made the round shorter than it would be."""
+    """Whether the budget shortened the round."""
     reserved_env_steps: Mapped[int] = mapped_column(default=0)
     reserved_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
@@ -229,15 +229,15 @@ class LeaseRow(Base):
     cost_s: Mapped[float] = mapped_column(default=0.0)
     """Of FOLLOW: device seconds, counted in the job's cost too."""
     cost_since: Mapped[datetime | None]
-    """Set while a FOLLOW lease is held: from then on `cost_s` has not been counted yet."""
+    """Set while a FOLLOW lease is held: the time since then is not in `cost_s` yet."""
     left_for: Mapped[str] = mapped_column(default="")
-    """Of FOLLOW: why its pod handed it back, where something went wrong."""
+    """Of FOLLOW: the error for which its pod returned it, if there was one."""
     grant_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 
 
 class CheckpointRow(Base):
-    """A checkpoint that counts; `refused` once a pod has found that it is not what was committed."""
+    """A committed checkpoint; `refused` once a pod has found that its content is not what was committed."""
 
     __tablename__ = "checkpoints"
     __table_args__ = (Index(None, "job_uid", "agent", "env_steps"),)
@@ -255,7 +255,7 @@ class CheckpointRow(Base):
 
 
 class PodRow(Base):
-    """A pod, also after it has gone. What it works for is told by its lease."""
+    """A pod, even after it has left. Its lease refers to its work."""
 
     __tablename__ = "pods"
 
@@ -263,7 +263,7 @@ class PodRow(Base):
     project: Mapped[str]
     backend: Mapped[str]
     kind: Mapped[str] = mapped_column(default="")
-    """PodKind.name of a pod that the pool has made; empty for one that came by itself."""
+    """PodKind.name of a pod that the pool has started; empty for one that was started elsewhere."""
     state: Mapped[str]
     layout: Mapped[str] = mapped_column(default="")
     address: Mapped[str] = mapped_column(default="")
@@ -276,7 +276,7 @@ class PodRow(Base):
 
 
 class EventRow(Base):
-    """Something that happened to a job; positions count from 1 without gaps."""
+    """An event of a job; positions count from 1 without gaps."""
 
     __tablename__ = "events"
 
@@ -290,7 +290,7 @@ class EventRow(Base):
 
 
 class OutboxRow(Base):
-    """A call to the leaderboard that is still to be made; `job_uid` may be that of a job deleted since.
+    """A call to the leaderboard that is still to be made; `job_uid` may belong to a job deleted since.
 
     Order is kept for each `board`, by name: a new job may have the name of a deleted one.
     """
@@ -304,7 +304,7 @@ class OutboxRow(Base):
     method: Mapped[str]
     request: Mapped[bytes]
     traceparent: Mapped[str] = mapped_column(default="")
-    """The span that it is told of from; empty where none is recorded."""
+    """The span that caused the call; empty without a recorded trace."""
 
 
 class ArtifactRow(Base):
@@ -324,7 +324,7 @@ class ArtifactRow(Base):
 
 
 class JobFileRow(Base):
-    """An uploaded file that a job needs: it stays as long as the job does."""
+    """An uploaded file that a job needs: it is kept as long as the job."""
 
     __tablename__ = "job_files"
     __table_args__ = (
@@ -338,14 +338,14 @@ class JobFileRow(Base):
 
 
 class ContinuationRow(Base):
-    """Where a continuous job stands: the newest generation, and what it was given."""
+    """The state of a continuous job: the newest generation, and its inputs."""
 
     __tablename__ = "continuations"
 
     job_uid: Mapped[str] = mapped_column(ForeignKey("jobs.uid"), primary_key=True)
     generation: Mapped[int] = mapped_column(default=0)
     child_uid: Mapped[str | None]
-    """The job of the newest generation until it has been decided what becomes of it."""
+    """The job of the newest generation, until the decision about its result."""
     data_sha256: Mapped[str] = mapped_column(default="")
     next_time: Mapped[datetime | None]
 
@@ -373,7 +373,7 @@ class PromotionRow(Base):
     alias: Mapped[str]
     decision: Mapped[str]
     agent: Mapped[str] = mapped_column(default="")
-    """What the alias points at from then on: the agent, and its checkpoint (CheckpointReference)."""
+    """The new target of the alias: the agent, and its checkpoint (CheckpointReference)."""
     checkpoint: Mapped[bytes | None]
     prefix: Mapped[str] = mapped_column(default="")
     generation: Mapped[int] = mapped_column(default=0)
@@ -382,14 +382,14 @@ class PromotionRow(Base):
     data_sha256: Mapped[str] = mapped_column(default="")
     champion: Mapped[bytes | None]
     challenger: Mapped[bytes | None]
-    """How they did (Evaluation)."""
+    """The results of both in the contest (Evaluation)."""
     reason: Mapped[str]
     request_id: Mapped[str | None]
     create_time: Mapped[datetime]
 
 
 class SettingRow(Base):
-    """What must survive a restart and belongs to no job."""
+    """Values that must survive a restart and belong to no job."""
 
     __tablename__ = "settings"
 

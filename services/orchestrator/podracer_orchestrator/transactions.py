@@ -16,15 +16,15 @@ from sqlalchemy.orm import Session
 from podracer_core.database import Database
 
 WORK = "work"
-"""A pod that waits might get something now: work, or the end of its wait."""
+"""There may be work for a waiting pod, or an end of its wait."""
 OUTBOX = "outbox"
-"""There is something to deliver to the leaderboard."""
+"""There are calls to the leaderboard to be made."""
 ENSEMBLE = "ensemble"
-"""A job waits to hear which candidates make its ensemble."""
+"""A job waits for the choice of the candidates in its ensemble."""
 POOL = "pool"
-"""Another number of pods may be wanted."""
+"""The wanted number of pods may have changed."""
 GENERATION = "generation"
-"""A continuous job, or one that it has made, has begun or ended."""
+"""A continuous job, or one of its generations, has begun or ended."""
 
 _TOPICS = "podracer_topics"
 
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 def job_topic(job_uid: str) -> str:
-    """Something about this job has changed that a watcher sees."""
+    """This job has a change that is visible to watchers."""
     return f"job/{job_uid}"
 
 
@@ -42,12 +42,13 @@ def project_topic(project: str) -> str:
 
 
 def due_topic(job_uid: str) -> str:
-    """Time, or the leaderboard, may have brought this job's end; nothing waits for this topic, see `Transactions`."""
+    """This job may have reached its end, by time or by an answer of the leaderboard. Nothing waits for this topic, see
+    `Transactions`."""
     return f"due/{job_uid}"
 
 
 def touch(session: Session, *topics: str) -> None:
-    """Have `topics` notified once the transaction of `session` is durable."""
+    """Notify `topics` once the transaction of `session` is durable."""
     session.info.setdefault(_TOPICS, set()).update(topics)
 
 
@@ -69,11 +70,11 @@ class ChangeFeed:
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
     def version(self, topic: str) -> int:
-        """Read it before looking at the state: `wait` then misses nothing that comes in between."""
+        """The counter of a topic. Read it before the state: `wait` then misses no change in between."""
         return self._versions[topic]
 
     def notify(self, topics: Iterable[str]) -> None:
-        """Wake everyone who waits for one of `topics`."""
+        """Wake all tasks that wait for one of `topics`."""
         for topic in topics:
             self._versions[topic] += 1
             for future in self._waiting.pop(topic, ()):
@@ -81,11 +82,11 @@ class ChangeFeed:
                     future.set_result(None)
 
     def notify_all(self) -> None:
-        """Wake everyone."""
+        """Wake all waiting tasks."""
         self.notify(list(self._versions))
 
     async def wait(self, topic: str, version: int, timeout_s: float) -> bool:
-        """Wait until `topic` has grown past `version`; False where that did not happen within `timeout_s`."""
+        """Wait until `topic` has grown past `version`; False if that does not happen within `timeout_s`."""
         if self._versions[topic] != version:
             return True
         future = asyncio.get_running_loop().create_future()
@@ -101,7 +102,7 @@ class ChangeFeed:
 
 
 class Transactions:
-    """Runs functions of a session, and notifies `changes` of what they touched once that is durable.
+    """Runs functions of a session, and notifies `changes` of the topics they touched once the transaction is durable.
 
     `after_change` is called at the end of each transaction that writes, and is a part of it.
     """
@@ -112,16 +113,16 @@ class Transactions:
         self._after_change = after_change
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
-        """Run a transaction that changes something; returns once it is durable.
+        """Run a transaction that writes; returns once it is durable.
 
-        It is carried to its end also where the caller is cancelled meanwhile: a pod that hung up has still
-        committed. Raises what `operation` raises, after which nothing has changed, and Unavailable where the
-        database cannot be written.
+        It runs to its end even if the caller is cancelled: the commit of a pod that has disconnected counts. Raises
+        the errors of `operation`, after which nothing has changed, and Unavailable if the database cannot be
+        written.
         """
         return await asyncio.shield(asyncio.ensure_future(self._write(operation)))
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
-        """Run a transaction that only reads one snapshot, beside the writing one."""
+        """Run a transaction that only reads, on one snapshot, in parallel with a writing one."""
         return await self._database.read(operation)
 
     async def check(self) -> None:

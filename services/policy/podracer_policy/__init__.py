@@ -1,6 +1,6 @@
-"""The policy server: trained policies act for whoever asks.
+"""The policy server: acts with trained policies on behalf of clients.
 
 server, service   the process, its settings and rpc methods
-sources           what it serves from the start
+sources           the policies that it serves from the start
 messages          observations and actions, every value checked
 """

@@ -16,13 +16,13 @@ from podracer_core.errors import InvalidInput
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
 MAX_ROWS = 1024
-"""Observations of one request."""
+"""The most observations of one request."""
 
 _PART = {"observations": "observation", "action_masks": "mask"}
 
 
 def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
-    """[B, *obs] as the policy takes them. Raises InvalidInput: which field, what was expected and what was found."""
+    """The observations for the policy, [B, *obs]. Raises InvalidInput with the field, the expected and the found."""
     if request.HasField("observations") == bool(request.values):
         raise _refused("observations", "expected exactly one of observations and values")
     if request.values:
@@ -40,7 +40,7 @@ def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
 
 
 def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor | None:
-    """[B, n] bool; None where the request has none. Raises InvalidInput as `observations_of`."""
+    """The masks, [B, n] bool; None if the request has none. Raises InvalidInput as `observations_of`."""
     if not request.HasField("action_masks"):
         return None
     if not policy.mask_parts:
@@ -70,7 +70,7 @@ def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy) -
 
 
 def policy_message(policy: ServedPolicy, policies: ServedPolicies) -> pb.Policy:
-    """What it is, and which versions there are."""
+    """The description of a policy, and its versions."""
     message = pb.Policy(
         name=policy.name,
         version=policy.version,

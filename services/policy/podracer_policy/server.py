@@ -1,4 +1,4 @@
-"""The policy server's process: one asyncio loop with the server, threads for what takes long."""
+"""The policy server's process: one asyncio loop with the server, and threads for long operations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from podracer_policy.service import METHODS, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
 
 _TURN_S = 0.0001
-"""How long another thread may go on in Python while the loop waits: a policy is loaded in one, and each of the twenty
-operations of a small network waits for it anew."""
+"""How long another thread may run in Python while the loop waits: one loads a policy, and each of the twenty operations
+of a small network waits for it anew."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class PolicyConfig(ServiceSettings):
     policies         what to serve from the start, each NAME=SOURCE: a checkpoint's folder, or projects/p/jobs/j@alias,
                      which is followed. Folders of one name act together, the best first. Empty: LoadPolicy brings them
     rule             how those act together, mean or vote; empty: by action space
-    orchestrator     where checkpoints of a followed alias come from
-    leaderboard      whose aliases are followed
+    orchestrator     address of the server with the checkpoints of followed aliases
+    leaderboard      address of the server with the followed aliases
     client_token     file with the token to show to these two; unset: the file `client` in the folder of tokens
-    follow_interval  how often to look where an alias points
+    follow_interval  how often to check where an alias points
     """
 
     policies: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ async def _serve(config: PolicyConfig) -> None:
 
 
 async def _repeat(look: Callable[[], Awaitable[bool]], interval_s: float, stop: asyncio.Event) -> bool:
-    """Until it succeeds; False where `stop` is set before. Nobody is promised a policy that is not there yet."""
+    """Repeat until it succeeds; False if `stop` is set before. The server is not ready until then."""
     while not stop.is_set():
         if await look():
             return True
@@ -114,7 +114,7 @@ async def _repeat(look: Callable[[], Awaitable[bool]], interval_s: float, stop: 
 def _followers(
     config: PolicyConfig, aliases: list[Alias], policies: ServedPolicies, stack: AsyncExitStack
 ) -> list[Follower]:
-    """Raises InvalidInput where aliases are to be followed and it is not known where they are."""
+    """The followers of aliases. Raises InvalidInput if their servers' addresses are unset."""
     if not aliases:
         return []
     for field, value in (("PODRACER_LEADERBOARD", config.leaderboard), ("PODRACER_ORCHESTRATOR", config.orchestrator)):

@@ -28,14 +28,14 @@ METHODS = {
     **{f"{_SERVICE}/{name}": (Role.CLIENT, Role.CONTROL) for name in ("Act", "ActStream", "ListPolicies", "GetPolicy")},
     **{f"{_SERVICE}/{name}": (Role.CONTROL,) for name in ("LoadPolicy", "UnloadPolicy")},
 }
-"""Who may call what: who acts with a policy cannot exchange it."""
+"""The roles of each method: a client that acts with a policy cannot exchange it."""
 
 _IN_FLIGHT = 64
 """Requests of one stream that are not answered yet; further ones are not read."""
 
 
 class PolicyService(PolicyServiceServicer):
-    """Asynchronous; what takes long, calls of large networks and loading, has threads."""
+    """Asynchronous; long operations (calls of large networks, loading) run in threads."""
 
     def __init__(self, policies: ServedPolicies, batcher: Batcher) -> None:
         self._policies, self._batcher = policies, batcher
@@ -43,7 +43,7 @@ class PolicyService(PolicyServiceServicer):
         self._loading = asyncio.Lock()
 
     async def drain(self) -> None:
-        """Have every stream read no further; what it has read is answered."""
+        """Let every stream read no further; requests that were read are answered."""
         for reader in self._readers:
             reader.cancel()
 

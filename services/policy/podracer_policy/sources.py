@@ -1,4 +1,4 @@
-"""Where served policies come from: folders and aliases named in PODRACER_POLICIES, and LoadPolicy."""
+"""The sources of served policies: folders and aliases in PODRACER_POLICIES, and LoadPolicy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Folders:
     paths: tuple[Path, ...]
 
     def load(self, rule: str = "") -> ServedPolicy:
-        """Raises InvalidInput where a folder holds no policy, or they cannot act together; DataCorrupted."""
+        """Load the policies. Raises InvalidInput if a folder holds none, or they cannot act together; DataCorrupted."""
         checkpoints = [open_checkpoint_folder(path, POLICY_GROUPS) for path in self.paths]
         source = ", ".join(map(str, self.paths))
         one = rule if len(checkpoints) > 1 else ""
@@ -83,7 +83,7 @@ def parse_sources(entries: Sequence[str]) -> tuple[list[Folders], list[Alias]]:
 
 
 def default_version(checkpoints: Sequence[Checkpoint]) -> str:
-    """From what the first says of itself: `a0003-204800`, and how many act with it."""
+    """The version by the first policy's agent and steps, `a0003-204800`, and the number of further ones."""
     metadata = checkpoints[0].metadata
     agent = str(metadata.get("agent", "")).rpartition("/")[2] or "policy"
     more = f"-and-{len(checkpoints) - 1}" if len(checkpoints) > 1 else ""
@@ -96,7 +96,7 @@ def _refused(problem: str) -> InvalidInput:
 
 
 class Follower:
-    """What is served stays while the servers are away, and where the new policy cannot be had or cannot act."""
+    """Follows an alias. The served policy stays while the servers are unreachable, or if the new one is unusable."""
 
     def __init__(
         self, alias: Alias, policies: ServedPolicies, leaderboard: grpc.Channel, orchestrator: grpc.Channel
@@ -108,13 +108,13 @@ class Follower:
         self._problem = ""
 
     async def run(self, interval_s: float) -> None:
-        """Look every so often, for ever."""
+        """Check the alias periodically, forever."""
         while True:
             await asyncio.sleep(interval_s)
             await self.look()
 
     async def look(self) -> bool:
-        """Whether what the alias points at is served now."""
+        """Check the alias; returns whether its policy is served now."""
         try:
             await asyncio.to_thread(self._look)
         except PodracerError as error:
@@ -127,7 +127,7 @@ class Follower:
         return True
 
     def _look(self) -> None:
-        """Raises NotFound where the alias points nowhere, and what the two servers and loading raise."""
+        """Raises NotFound if the alias points at nothing, and the errors of the two servers and of loading."""
         request = leaderboard_service_pb2.ListAliasHistoryRequest(
             leaderboard=self._alias.leaderboard, alias=self._alias.alias, page_size=1
         )
@@ -155,7 +155,7 @@ class Follower:
 
 
 async def received_policy(requests: AsyncIterator[pb.LoadPolicyRequest]) -> ServedPolicy:
-    """The policy that a LoadPolicy stream brings, warm. Raises InvalidInput, DataCorrupted."""
+    """The policy of a LoadPolicy stream, warmed up. Raises InvalidInput, DataCorrupted."""
     header: pb.LoadPolicyHeader | None = None
     with tempfile.TemporaryFile(prefix="podracer-policy-") as file:
         size = 0

@@ -1,4 +1,4 @@
-"""What a worker does for one learner: environments, an actor, a collector. No gRPC; the wire's values only."""
+"""Collection for one learner: environments, an actor, a collector. Without gRPC."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MAX_STEP_COUNT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlan:
-    """What a learner has asked for when it opened its session.
+    """The options of a learner's session.
 
-    state   "step_count" [M]: steps that each agent has taken; with the environments' states (`stack_states`) they go
-            on from there
+    state   "step_count" [M]: steps that each agent has taken; with the environments' states (`stack_states`) they
+            continue from there
     """
 
     cohort: CohortConfig
@@ -60,11 +60,11 @@ class CollectionPlan:
 
 
 class Collection:
-    """Collects with the newest weights that it has been given. All of it in one thread."""
+    """Collects with the newest weights that it has received, in one thread."""
 
     def __init__(self, plan: CollectionPlan, check: Callable[[], None] = lambda: None) -> None:
-        """Starts the environments. `check` raises to give a rollout up. Raises UserCodeFailed where they do not start,
-        InvalidInput for what there is no memory for, and for a state of another cohort."""
+        """Starts the environments. `check` raises to cancel a rollout. Raises UserCodeFailed if they do not start,
+        InvalidInput if memory is too small or the state is of another cohort."""
         self._plan, self._check = plan, check
         members = len(plan.cohort.members)
         self.environment: VecEnvironment = make_vec_environment(
@@ -80,25 +80,25 @@ class Collection:
             raise
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Act with these from the next rollout on. Raises InvalidInput where they are of another cohort."""
+        """Use these weights from the next rollout on. Raises InvalidInput if they are of another cohort."""
         self._actor.load_state(tensors)
 
     def collect(self, policy_version: int) -> Rollout:
-        """The next rollout; the one after overwrites it."""
+        """The next rollout; the following one overwrites it."""
         return self._collector.collect(self._plan.horizon, policy_version=policy_version)
 
     @property
     def rollout_size_bytes(self) -> int:
-        """Of a rollout, at most."""
+        """The largest size of a rollout."""
         return self._collector.rollout_size_bytes(self._plan.horizon)
 
     def environment_state(self) -> dict[str, Tensor]:
-        """Where the environments stand, as `CollectionPlan.state` takes it."""
+        """The environments' states, in the form of `CollectionPlan.state`."""
         states: list[EnvironmentState | None] = list(member_environment_states(self._collector))
         return stack_states(states, 0, self._plan.envs_per_member)
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         self.environment.close()
 
     def _make_collector(self) -> Collector:

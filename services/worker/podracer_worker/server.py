@@ -36,7 +36,7 @@ METHODS = {
 class WorkerConfig(PodSettings):
     """
     max_sessions     learners at a time
-    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU where there is one and the environment runs on it
+    device           to collect on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
     """
 
     max_sessions: int = 1
@@ -44,7 +44,7 @@ class WorkerConfig(PodSettings):
 
 
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
-    """A bound server whose sessions compute in whoever runs `work`."""
+    """A bound server whose sessions compute in the thread that runs `work`."""
     service = WorkerService(work, config.max_sessions, config.device, config.file_cache(), config.shared_folder())
     server = create_server(
         config.listen,
@@ -79,11 +79,11 @@ def serve(config: WorkerConfig) -> int:
 
 
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
-    """Sessions run in the threads of their calls, but for what computes: that goes to `work`."""
+    """Sessions run in the threads of their calls; their computation runs in `work`."""
 
     def __init__(self, work: WorkQueue, max_sessions: int, device: str, cache: FileCache, folder: SharedFolder) -> None:
-        """`device` is where sessions collect that name none, `cache` has the files of users' environments, `folder` is
-        where tensors may cross."""
+        """`device`: the default device of sessions; `cache`: the files of users' environments; `folder`: for shared
+        tensors."""
         self._work, self._device, self._cache, self._folder = work, device, cache, folder
         self._files = FileReceiver(cache)
         self._slots = SessionSlots(max_sessions)
@@ -134,7 +134,7 @@ class StepMeter:
             self._forget()
 
     def per_second(self) -> float:
-        """0 while nothing has come within the window."""
+        """The rate; 0 if there were no steps within the window."""
         with self._lock:
             self._forget()
             return sum(steps for _, steps in self._entries) / self._window_s

@@ -44,13 +44,13 @@ _SLOT_WAIT_S = 1.0
 
 
 class CollectSession(WorkSession):
-    """See the contract of `Collect`. Weights are replaced as they come; a rollout takes the newest there are."""
+    """See the contract of `Collect`. Weights are replaced as they arrive; a rollout uses the newest ones."""
 
     def __init__(
         self, work: WorkQueue, count_steps: Callable[[int], None], device: str, cache: FileCache, folder: SharedFolder
     ) -> None:
-        """`count_steps` is told of environment steps, `device` is where to collect where the learner does not say,
-        `cache` has the files of users' environments, `folder` is where rollouts may cross."""
+        """`count_steps` is called with environment steps; `device`: the default device; `cache`: the files of users'
+        environments; `folder`: for shared rollouts."""
         super().__init__(work)
         self._count_steps, self._device, self._cache, self._folder = count_steps, device, cache, folder
         self._placed: PlacedEnvironment | None = None
@@ -158,7 +158,7 @@ class CollectSession(WorkSession):
         )
 
     def _pay(self) -> None:
-        """New weights have come to a lock-step session: what waited for them can be collected."""
+        """New weights have arrived in a lock-step session: rollouts that waited for them can be collected."""
         if self._owed:
             self._collect(self._owed.pop(0))
 

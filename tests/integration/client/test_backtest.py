@@ -206,7 +206,7 @@ def test_without_the_table_of_training(trader: Path, market: Path, tmp_path: Pat
     words = ("--data", market / "prices.csv", "--against", "cash")
     result = podracer("backtest", copy, *words, cwd=tmp_path)
     assert result.returncode == 2
-    assert "--set train_end=DATE would" in " ".join(result.stderr.split())
+    assert "give --set train_end=DATE" in " ".join(result.stderr.split())
     result = podracer("backtest", copy, *words, "--set", f"train_end={DAYS[120]}", "--from", DAYS[121], cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
@@ -242,7 +242,7 @@ def test_a_walk_forward_is_one_account(market: Path, tmp_path: Path) -> None:
 
     result = podracer("backtest", *reversed(folders), "--walk-forward", cwd=tmp_path)
     assert result.returncode == 2
-    assert "needs them in the order of time" in " ".join(result.stderr.split())
+    assert "list the policies earliest first" in " ".join(result.stderr.split())
     result = podracer("backtest", folders[0], "--walk-forward", cwd=tmp_path)
     assert result.returncode == 2
-    assert "name two policies or more" in " ".join(result.stderr.split())
+    assert "give at least two policies" in " ".join(result.stderr.split())

@@ -82,7 +82,7 @@ def test_the_command_makes_what_is_missing_and_keeps_what_is_there(api: Api, con
     command = ("secrets", "--kubernetes", "--once", "--kubeconfig", str(config))
     first = run_here(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "the Secret podracer-authority is made" in first.stderr
+    assert "created the Secret podracer-authority" in first.stderr
     made = everything(api)
     assert set(made) == NAMES
     assert data(api, "podracer-s3") == {"access-key": b"mine", "secret-key": b"mine"}
@@ -163,7 +163,7 @@ def test_secrets_that_were_made_otherwise_are_taken_up(
         assert data(api, "podracer-tokens")[role] == (tmp_path / "tokens" / role).read_bytes()
     hashed = hash_tokens((tmp_path / "tokens" / "pod").read_text())
     assert data(api, "podracer-tokens-sidecar")["pod"].decode() == hashed
-    assert caplog.text.count("no Secret podracer-authority") == 1
+    assert caplog.text.count("the Secret podracer-authority of the authority") == 1
     assert "podracer-tls-client" not in everything(api)
     authority = tmp_path / "tls" / "ca"
     put(
@@ -200,7 +200,7 @@ def test_it_waits_for_an_api_server_that_is_away_and_makes_again_what_is_deleted
     thread.start()
     try:
         wait_until(lambda: set(everything(api)) == NAMES, 60, "every Secret")
-        assert "it is tried again: get secrets podracer-tokens" in caplog.text
+        assert "retrying: get secrets podracer-tokens" in caplog.text
         api.store.remove("secrets", "podracer-tls-policy")
         wait_until(lambda: "podracer-tls-policy" in everything(api), 60, "the one that was deleted")
     finally:

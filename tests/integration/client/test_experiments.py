@@ -161,12 +161,12 @@ class TestSubmit:
         code, out, err = podracer("submit", "job.yaml")
         assert code == 0
         assert out.splitlines() == list(control_plane.jobs)
-        assert err.startswith("submitting 3 jobs; if this is cut off, the same with --submission ")
+        assert err.startswith("submitting 3 jobs; if interrupted, repeat the command with --submission ")
         submission = err.split("--submission ")[1].split()[0]
         assert podracer("submit", "job.yaml", "--submission", submission)[1] == out
         assert len(control_plane.jobs) == 3
         code, _, err = podracer("submit", "job.yaml", "--submission", "../x")
-        assert (code, "'../x' is none that was printed here" in err) == (2, True)
+        assert (code, "'../x' is not a submission id" in err) == (2, True)
 
     def test_a_mistake_in_one_creates_none(self, podracer: Callable, control_plane: ControlPlane) -> None:
         Path("job.yaml").write_text(TEXT.replace("[0, 1, 2]", "[0, 1, x]"))
@@ -210,7 +210,7 @@ class FakeServices:
         pass
 
     def kill(self) -> None:
-        raise AssertionError("nobody interrupted twice")
+        raise AssertionError("an unexpected second interrupt")
 
 
 class TestRun:

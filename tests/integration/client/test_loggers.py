@@ -201,7 +201,7 @@ def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluation
             if record.WhichOneof("record_type") == "run":
                 config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
                 assert (record.run.run_group, config["operation"]) == ("grid-0", "fresh")
-        assert b"pytest" not in path.read_bytes(), "the arguments of this process are nobody's business"
+        assert b"pytest" not in path.read_bytes(), "this process's arguments are not logged"
     assert found == evaluations
 
 
@@ -240,7 +240,7 @@ def test_a_folder_of_another_job_stays_as_it_is(job: Job, tmp_path: Path) -> Non
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     (tmp_path / "grid-0").mkdir()
     (tmp_path / "grid-0" / "podracer-log.json").write_text('{"job": "other", "position": 1, "sizes": {}}')
-    with pytest.raises(InvalidInput, match="of another job"):
+    with pytest.raises(InvalidInput, match="to another job"):
         open_logger(f"tensorboard:{tmp_path}", job.message)
 
 

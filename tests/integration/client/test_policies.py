@@ -164,7 +164,7 @@ def test_several_changes_for_people(trader: Path, tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ("evaluation_splits=test", "environment.kwargs.evaluation_splits: unknown key; did you mean evaluation_split"),
-        ("evaluation=true", "is told by Podracer whether it is for training or for evaluation"),
+        ("evaluation=true", "Podracer sets this argument"),
         (
             "indicators=[rsi]",
             "the policy was made for observations in Box(-inf, inf, (13,), float32), but StockTrading",
@@ -233,7 +233,7 @@ def test_a_page_runs_no_code_that_comes_from_a_server(tmp_path: Path, monkeypatc
     metadata = {"environment": EnvironmentSpec(entry_point="theirs:Environment").to_metadata()}
     for folder in (foreign, own):
         write_files(folder, {"manifest.json": Manifest((), metadata, {}).to_json()})
-    with pytest.raises(InvalidInput, match=r"would run code.* where you trust it, use `podracer video .*foreign`"):
+    with pytest.raises(InvalidInput, match=r"would run code.* if you trust it, use `podracer video .*foreign`"):
         film(str(foreign), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
     with pytest.raises(pytest.fail.Exception, match="reached"):
         film(str(own), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ def test_a_page_runs_no_code_that_comes_from_a_server(tmp_path: Path, monkeypatc
 
 def test_what_draws_no_pictures(trader: Path, tmp_path: Path) -> None:
     result = podracer("video", trader, "-o", "trade.mp4", cwd=tmp_path)
-    assert (result.returncode, "nothing draws StockTrading-v0" in result.stderr) == (2, True), result.stderr
+    assert (result.returncode, "StockTrading-v0 cannot be filmed" in result.stderr) == (2, True), result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -375,19 +375,19 @@ class TestCandidates:
         assert client.downloads == []
 
     def test_of_a_state_folder_where_nothing_runs(self, three: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        def nobody() -> Any:
+        def no_server() -> Any:
             raise NotFound("no server runs", reason="NO_SERVER")
 
         runs = next(parent for parent in three[0].parents if parent.name == "runs")
-        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, nobody, runs):
+        with pytest.raises(NotFound, match="no server runs"), policy_folders(["j"], 2, no_server, runs):
             pass
         (runs / "leaderboard.sqlite").touch()
         (runs / "orchestrator.sqlite").touch()
         monkeypatch.setattr("podracer_client.local.reading.resting_leaderboard", lambda folder: FakeClient(three, ""))
         monkeypatch.setattr("podracer_client.local.reading.resting_services", lambda folder: FakeClient(three))
-        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, nobody, runs) as folders:
+        with policy_folders(["projects/default/jobs/j/checkpoints/best"], 0, no_server, runs) as folders:
             assert folders == [three[1]]
-        with policy_folders(["j"], 2, nobody, runs) as folders:
+        with policy_folders(["j"], 2, no_server, runs) as folders:
             assert folders == [three[1], three[2]]
 
     def test_what_is_not_there(self, three: list[Path], tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ class TestCandidates:
             return error.value.message
 
         assert "j has 3 candidates on its leaderboard, not 4" in refused(["j"], 4)
-        assert "takes the best candidates of one job" in refused(["j", "k"], 2)
+        assert "expects exactly one job" in refused(["j", "k"], 2)
         assert "there is no leaderboard projects/default/leaderboards/k" in refused(["k"], 2)
         assert "there is no checkpoint k here" in refused(["k"], 0)
         assert "is not the name of a job" in refused([str(three[0])], 2)

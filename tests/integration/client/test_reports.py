@@ -194,8 +194,8 @@ def test_the_command_compares_an_experiment(run_command: Callable[..., str], tmp
 
 
 @pytest.mark.usefixtures("server")
-def test_a_name_that_nobody_has(run_command: Callable[..., str], tmp_path: Path) -> None:
-    for name in ("nobody", "No Name"):
+def test_an_unknown_name(run_command: Callable[..., str], tmp_path: Path) -> None:
+    for name in ("unknown", "No Name"):
         assert f"neither a job nor an experiment called {name}" in run_command("report", name, "x.html", code=2)
     assert "no experiment grid-0" in run_command("report", "grid-0", "x.html", "--experiment", code=2)
     assert "cannot write missing/x.html" in run_command("report", "grid-0", "missing/x.html", code=2)

@@ -49,7 +49,7 @@ class FakeServices:
         self.stopped.append(timeout_s)
 
     def kill(self) -> None:
-        raise AssertionError("nobody interrupted twice")
+        raise AssertionError("an unexpected second interrupt")
 
 
 @pytest.fixture

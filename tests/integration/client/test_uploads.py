@@ -74,7 +74,7 @@ def test_reading_a_job_file_needs_no_server(job_file: Path) -> None:
 
 
 def test_what_is_no_file_is_refused_and_not_read(client: Client, control_plane: Any, job_file: Path) -> None:
-    """A pipe that nobody writes into, a device without end."""
+    """A pipe without a writer, a device without end."""
     spec = load_job_file(job_file)
     os.mkfifo(job_file.parent / "pipe")
     for path in (str(job_file.parent / "pipe"), "/dev/zero", str(job_file.parent)):
@@ -160,7 +160,7 @@ class TestBringFiles:
             raise NotFound("no server is known")
 
         with pytest.raises(
-            NotFound, match=r"needs projects/default/artifacts/x, which is not in .* no server is known"
+            NotFound, match=r"needs projects/default/artifacts/x, which is neither in .* no server is known"
         ):
             bring_files(evaluator, checkpoint, connect)
 

@@ -208,8 +208,8 @@ def test_a_matrix_makes_several_jobs(act: Callable[..., tuple[int, Any]]) -> Non
 
 def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
     assert act("train")[0] == 404
-    assert act("cancel", job="nobody")[0] == 404
-    assert act("cancel", job=["nobody"])[0] == 400
+    assert act("cancel", job="missing")[0] == 404
+    assert act("cancel", job=["missing"])[0] == 400
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
     assert answer.json()["reason"] == "TOO_LARGE"
     assert browser.post(f"{origin}/api/acts/submit", data=b"[]", timeout=60).status_code == 400
@@ -271,7 +271,7 @@ class TestVideos:
 def test_no_secret_is_logged(browser: Any, url: str, origin: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         browser.get(origin, timeout=60)
-        browser.post(f"{origin}/api/acts/cancel", json={"job": "nobody"}, timeout=60)
+        browser.post(f"{origin}/api/acts/cancel", json={"job": "missing"}, timeout=60)
     for secret in (url.partition("#key=")[2], *browser.cookies.values()):
         assert secret not in caplog.text
 

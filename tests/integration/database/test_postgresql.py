@@ -87,7 +87,7 @@ async def test_what_was_written_is_there(url: str) -> None:
 
 
 def change(url: str, statement: str) -> None:
-    """By somebody else's hand."""
+    """As another process would."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(text(statement))
@@ -122,7 +122,7 @@ async def test_a_process_of_the_same_name_takes_over_at_once(url: str, ended: li
         with pytest.raises(Unavailable, match="taken over"):
             await former.check()
         await former.close()
-        with pytest.raises(Unavailable, match="another process is the active one"):  # that close ended nothing
+        with pytest.raises(Unavailable, match="another process is active"):  # that close ended nothing
             open_database(url, ORCHESTRATOR)
     assert set(ended) == {signal.SIGTERM}
 

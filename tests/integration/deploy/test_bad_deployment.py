@@ -102,7 +102,7 @@ def test_a_store_with_wrong_keys(role: str, fail: Attempt, s3: S3Server) -> None
     settings = {
         "store": "s3://podracer",
         "s3_endpoint": s3.endpoint,
-        "s3_access_key": "nobody",
+        "s3_access_key": "unknown",
         "s3_secret_key": "x" * 9,
     }
     assert "podracer" in fail(role, **settings)

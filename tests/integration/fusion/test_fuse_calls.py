@@ -88,7 +88,7 @@ class Lab:
         def run() -> None:
             try:
                 future.set_result(work())
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - the future carries it
                 future.set_exception(error)
 
         self._threads.append(threading.Thread(target=run))
@@ -290,7 +290,7 @@ def test_the_end_of_the_round_reaches_who_waits_and_who_trains(lab: Lab) -> None
         follower.close()
 
 
-def test_when_the_time_of_the_round_is_up_nobody_is_waited_for_until_the_deadline(lab: Lab) -> None:
+def test_when_the_round_is_over_no_follower_is_awaited_until_the_deadline(lab: Lab) -> None:
     lead, slow = lab.lead(1, quorum=1, ends_at=time.monotonic()), lab.follower(1)
     with lab.desk.serving(lead):
         slow.join()
@@ -308,7 +308,7 @@ def test_a_lead_that_has_trained_its_round_lets_its_followers_go(lab: Lab) -> No
         until(lambda: lead.brought == {1})
         lead.finish()
         assert isinstance(result.exception(PATIENCE_S), RoundOver)
-        with pytest.raises(RoundOver, match="the lead has trained its round"):
+        with pytest.raises(RoundOver, match="the lead has finished its round"):
             lab.follower(2).join()
     waiting.close()
 
@@ -317,8 +317,8 @@ def test_a_lead_that_is_gone_is_looked_for_and_left(lab: Lab) -> None:
     lead, follower = lab.lead(1), lab.follower(1, lost_s=0.5)
     with lab.desk.serving(lead):
         follower.join()
-        lab.server._server.stop(None).wait()  # as if it were killed: it tells nobody
-        with pytest.raises(Unavailable, match="the lead has been away for 0 s") as raised:
+        lab.server._server.stop(None).wait()  # as if it were killed, without notice
+        with pytest.raises(Unavailable, match="the lead has not answered for 0 s") as raised:
             follower.exchange(make_contribution(1))
     assert raised.value.reason == "LEAD_LOST"
     follower.close()
@@ -332,14 +332,14 @@ def test_a_lead_is_waited_for_until_it_leads(lab: Lab) -> None:
     with lab.desk.serving(lab.lead(1)):
         assert joined.result(PATIENCE_S).epoch == 0
     follower.close()
-    with pytest.raises(Unavailable, match="the lead has been away for 0 s: this learner leads no fusion now"):
+    with pytest.raises(Unavailable, match="the lead has not answered for 0 s: this learner leads no fusion now"):
         lab.follower(1, coming_s=0.2).join()
 
 
 @pytest.mark.parametrize(
     ("rank", "fence", "error", "text"),
     [
-        (1, FENCE - 1, Fenced, f"for the lead of fence {FENCE - 1}, this one's is {FENCE}"),
+        (1, FENCE - 1, Fenced, f"with fence {FENCE - 1}, this lead's fence is {FENCE}"),
         (3, FENCE, InvalidInput, "with rank 3, expected 1 to 2"),
         (0, FENCE, InvalidInput, "with rank 0, expected 1 to 2"),
     ],

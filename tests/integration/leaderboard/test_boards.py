@@ -97,7 +97,7 @@ async def test_a_watch_is_told_that_the_server_drains(server: Any, driver: Any) 
 
 async def test_clients_read_and_only_the_orchestrator_writes(server: Any, driver: Any, new_spec: NewSpec) -> None:
     await driver.create()
-    client, pod, nobody = [await server.stub(role) for role in (Role.CLIENT, Role.POD, None)]
+    client, pod, anonymous = [await server.stub(role) for role in (Role.CLIENT, Role.POD, None)]
     assert (await client.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))).leaderboard.name == BOARD
     with pytest.raises(PermissionRefused):
         await client.SetAlias(pb.SetAliasRequest(leaderboard=BOARD, alias="champion"))
@@ -106,7 +106,7 @@ async def test_clients_read_and_only_the_orchestrator_writes(server: Any, driver
     with pytest.raises(PermissionRefused):
         await pod.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
     with pytest.raises(Unauthenticated):
-        await nobody.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
+        await anonymous.GetLeaderboard(pb.GetLeaderboardRequest(name=BOARD))
 
 
 def test_every_method_has_its_roles() -> None:

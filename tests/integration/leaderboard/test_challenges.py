@@ -31,7 +31,7 @@ class Claims:
         self._numbers = itertools.count(1)
 
     async def submit(self, agent: int, score: float) -> pb.SubmitCandidateResponse:
-        """Agent number `agent` ends a round; whoever else is proposed with it ends it without a candidate."""
+        """Agent number `agent` ends a round; other agents proposed with it end theirs without a candidate."""
         name = self.agents[agent]
         await self._train(name)
         request = self.driver.submission(name, score)
@@ -73,7 +73,7 @@ class Claims:
 
 
 async def start(driver: Any, count: int = 4, **evolution: Any) -> Claims:
-    # Nobody is replaced: who trains is for the test to say.
+    # No agent is replaced: the test chooses which ones train.
     rules = {"population": count, "leaderboard_size": 4, "lineage_limit": 4, "replaced_fraction": 1e-9}
     await driver.create(**{**rules, **evolution})
     return Claims(driver, [each.agent.name for each in (await driver.propose(count)).proposals])
@@ -163,7 +163,7 @@ async def test_a_challenge_that_comes_before_the_submission_counts_too(driver: A
     assert await claims.ranking() == [(0, 2.0, True)]
 
 
-async def test_what_is_no_number_confirms_nobody(driver: Any) -> None:
+async def test_nan_confirms_no_candidate(driver: Any) -> None:
     claims = await start(driver)
     await claims.submit(0, 5.0)
     await claims.record(claims.challenge(0, float("nan")))
@@ -205,7 +205,7 @@ async def test_children_start_from_what_was_confirmed_where_a_later_claim_falls_
 
 
 async def test_whoever_drives_out_the_first_is_challenged_though_others_claim_more(driver: Any) -> None:
-    """Else the first place would stay with a worse one until somebody claims it."""
+    """Else the first place would stay with a worse one until another agent claims it."""
     claims = await start(driver)
     for agent, score in ((0, 5.0), (1, 3.0)):
         await claims.submit(agent, score)

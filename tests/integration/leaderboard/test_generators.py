@@ -23,11 +23,11 @@ CONTINUE, EXPLOIT, FRESH = (pb.PROPOSAL_ACTION_CONTINUE, pb.PROPOSAL_ACTION_EXPL
 
 
 class Raising(Generator):
-    """Does well until there is somebody to judge."""
+    """Works until there are donors."""
 
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
         if population.donors:
-            raise RuntimeError("nobody has thought of this")
+            raise RuntimeError("an unexpected mistake")
         return Tournament(self.space, self.rules).propose(population, request, random)
 
 
@@ -156,7 +156,7 @@ async def test_a_generator_that_raises_is_stood_in_for(driver: Any, installed: N
     problem = second.generator_problem
     assert problem.reason == "GENERATOR_FAILED"
     assert problem.message.startswith(
-        "generator Raising raised RuntimeError: nobody has thought of this (test_generators.py, line "
+        "generator Raising raised RuntimeError: an unexpected mistake (test_generators.py, line "
     )
     assert problem.message.endswith("; Tournament proposes in its place")
     assert "RuntimeError" in problem.detail

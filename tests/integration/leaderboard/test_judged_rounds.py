@@ -116,11 +116,11 @@ async def test_a_newcomer_is_not_held_against_what_older_agents_have_become(driv
 
 
 async def explorers(driver: Any) -> int:
-    """How many agents have begun from nothing because nobody got better."""
-    return sum("nobody gets better" in each.reason for each in await driver.agents())
+    """How many agents have begun from scratch because no line improved."""
+    return sum("no line improves" in each.reason for each in await driver.agents())
 
 
-async def test_where_nobody_gets_better_new_agents_begin_from_nothing_again(driver: Any) -> None:
+async def test_where_no_line_improves_new_agents_begin_from_scratch(driver: Any) -> None:
     stuck = {number: flat(100.0 - number) for number in range(1, 7)}
     await play(driver, stuck, 8, adaptive_rounds=True)
     assert await explorers(driver) >= 1

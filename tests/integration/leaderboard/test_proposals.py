@@ -228,7 +228,7 @@ async def test_more_founders_than_the_population_are_not_proposed(driver: Any) -
     ("change", "problem"),
     [
         ({"algorithm": "sac"}, "an agent of sac; searched are ppo"),
-        ({"agent": "somebody"}, "agent"),
+        ({"agent": "unknown"}, "agent"),
         ({"checkpoint": None}, "has no checkpoint"),
         ({"hyperparameters": {"speed": agent_pb2.HyperparameterValue(number=1.0)}}, "has no hyperparameter speed"),
     ],

@@ -100,7 +100,7 @@ async def test_a_round_without_training_leaves_an_agent_the_score_that_it_had(dr
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_what_is_no_number_ranks_nobody(driver: Any, number: float) -> None:
+async def test_a_score_that_is_not_finite_ranks_no_candidate(driver: Any, number: float) -> None:
     a, *_ = await start(driver)
     request = driver.submission(a, number)
     request.candidate.standard_deviation = number

@@ -47,7 +47,7 @@ async def train(learner, score, steps=10, cost_s=1.0, duration_s=0.0, **changes)
     return result.members[0].candidate
 
 
-async def test_a_claim_of_the_target_is_evaluated_with_seeds_that_nobody_has_seen(site):
+async def test_a_claim_of_the_target_is_evaluated_with_fresh_seeds(site):
     await site.create(pod=ONE_AGENT, seed=7)
     learner = site.learner()
     candidate = await train(learner, 480.0)
@@ -307,7 +307,7 @@ async def test_a_pod_that_hangs_in_an_evaluation_loses_it(site, monkeypatch):
     await learner.renew()
     monkeypatch.setattr(evaluation_works, "TIMEOUT_S", -1000.0)
     monkeypatch.setattr(renewals, "FRESH_S", 0.0)
-    with pytest.raises(Fenced, match="not ended its evaluation in time"):
+    with pytest.raises(Fenced, match="its evaluation took too long"):
         await learner.renew()
 
 
@@ -390,7 +390,7 @@ async def test_who_claims_next_is_asked_for_after_a_challenge(site):
     assert learner.lease.evaluate.policies[0].checkpoint == second.checkpoint
     await learner.complete(evaluate=learner.evaluate_result(score=290.0))
     await asyncio.sleep(0.1)
-    assert (await learner.ask()).WhichOneof("work") == "train", "nobody is left who claims more"
+    assert (await learner.ask()).WhichOneof("work") == "train", "no claim is left"
     assert (await site.job(job.name)).progress.best.mean == 290.0
 
 

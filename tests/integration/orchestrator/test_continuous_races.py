@@ -90,7 +90,7 @@ async def test_a_generation_keeps_the_data_that_it_was_given_while_they_are_repl
     await upload(site, b"2")
     await upload(site, b"3")
     await collect(site)
-    assert await artifacts(site) == [CHINA, f"{CHINA}.{sha256(b'1')[:16]}"], "nobody was given 2"
+    assert await artifacts(site) == [CHINA, f"{CHINA}.{sha256(b'1')[:16]}"], "no job got version 2"
     assert site.store.get(given.key) == b"1"
     await learner.release()
     await restart(site)
@@ -122,7 +122,7 @@ async def test_content_that_is_back_before_anybody_has_looked_begins_nothing(sit
 
 
 async def work(site: Any, description: Any) -> list[Any]:
-    """Do everything that there is to do; whoever is of a second generation is better. The TRAIN leases."""
+    """Do all work; agents of a second generation are better. Returns the TRAIN leases."""
     learner, found = site.learner(), []
     while (lease := await learner.ask(wait_s=3.0)) is not None:
         if lease.HasField("inspect"):

@@ -98,7 +98,7 @@ async def test_a_data_set_grows_while_a_job_keeps_its_own(site: Any, rows: list[
 
 
 async def test_several_who_add_at_once_lose_nothing(site: Any, rows: list[Row]) -> None:
-    """Each has bars of its own ticker: whoever comes second reads the data set again, and adds to that."""
+    """Each adds bars of its own ticker: the second one reads the data set again and adds to that."""
     days = days_of(rows)
     write_csv(site.folder / "old.csv", [row for row in rows if row["time"] < days[20]])
     await fine(site, "import", "old.csv", "--name", "prices", "--adjust", "none")
@@ -132,10 +132,10 @@ async def test_bad_input_is_told_in_a_line_and_changes_nothing(site: Any, rows: 
         (["import", "all.csv", "--adjust", "maybe"], "expected auto or none"),
         (["import", "all.csv", "--daily-limit", "10"], "expected a fraction between 0 and 1"),
         (["import", "all.csv", "--columns", "price=close"], "--columns has 'price=close'"),
-        (["import", "all.csv", "-o", "nowhere/x.parquet"], "expected a file in a folder that is there"),
+        (["import", "all.csv", "-o", "nowhere/x.parquet"], "expected a file in an existing folder"),
         (["show", "other"], "there is no data set other"),
         (["delete", "other"], "there is no data set other"),
-        (["download", "prices", "-o", "all.csv"], "is there already"),
+        (["download", "prices", "-o", "all.csv"], "already exists"),
     ):
         code, out, told = await data(site, *words)
         assert (code, out) == (2, ""), words
@@ -153,5 +153,5 @@ async def test_an_artifact_that_is_no_data_set_is_told(site: Any, tmp_path: Path
     )
     await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=header)]))
     code, _, told = await data(site, "show", "page")
-    assert (code, "page is no data set, but a REPORT" in told) == (2, True)
+    assert (code, "page is an artifact of kind REPORT" in told) == (2, True)
     assert await fine(site, "list") == "no data sets\n"

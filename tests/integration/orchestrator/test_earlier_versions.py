@@ -148,11 +148,11 @@ async def test_content_that_comes_back_shares_its_object_with_what_was_kept(site
 
 async def test_without_replace_and_of_another_kind_it_is_refused(site: Any) -> None:
     await upload(site, FIRST)
-    with pytest.raises(AlreadyExists, match="of the kind DATA_SET"):
+    with pytest.raises(AlreadyExists, match="exists with kind DATA_SET"):
         await upload(site, SECOND, kind=artifact_pb2.ARTIFACT_KIND_REPORT)
     header = {"artifact_id": "prices", "kind": artifact_pb2.ARTIFACT_KIND_DATA_SET, "size_bytes": len(SECOND)}
     plain = artifact_pb2.UploadHeader(**header, sha256=hashlib.sha256(SECOND).hexdigest())
-    with pytest.raises(AlreadyExists, match="with other content"):
+    with pytest.raises(AlreadyExists, match="with different content"):
         await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=plain)]))
     plain.artifact_id, plain.replace = "", True
     with pytest.raises(InvalidInput, match="without one its name is its SHA-256"):
@@ -170,7 +170,7 @@ async def test_the_same_request_again_changes_nothing(site: Any) -> None:
 
 
 async def test_killed_between_the_store_and_the_database(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name stands for what it stood for; the object that nobody knows is collected, after a restart too."""
+    """The name keeps its content; the unrecorded object is collected, also after a restart."""
     await upload(site, FIRST)
 
     def die(*_: Any, **__: Any) -> Any:
@@ -210,12 +210,12 @@ async def test_only_what_was_read_is_replaced(site: Any) -> None:
     second = await upload(site, SECOND, replaced_sha256=first.sha256)
     assert (await upload(site, SECOND, replaced_sha256=first.sha256)) == second, "the same once more"
     for content in (b"another", FIRST):
-        with pytest.raises(Fenced, match=f"stands for {second.sha256[:16]} now, no longer for {first.sha256[:16]}"):
+        with pytest.raises(Fenced, match=f"now has SHA-256 {second.sha256[:16]}…, expected {first.sha256[:16]}"):
             await upload(site, content, replaced_sha256=first.sha256)
     assert await download(site, NAME) == SECOND
     assert len(objects(site)) == 2, "what was refused is not kept"
     await delete(site, NAME)
-    with pytest.raises(Fenced, match="is gone, no longer for"):
+    with pytest.raises(Fenced, match="no longer exists, expected"):
         await upload(site, b"another", replaced_sha256=second.sha256)
     assert NAME not in await names(site)
 

@@ -112,7 +112,7 @@ async def test_at_the_target_who_trains_is_told_to_end_and_nothing_new_begins(si
     assert (done.outcome, done.ensemble.evaluation.mean) == (job_pb2.JOB_OUTCOME_TARGET_REACHED, 481.0)
 
 
-async def test_at_the_target_nobody_hears_the_claims_that_still_wait(site):
+async def test_at_the_target_waiting_claims_are_dropped(site):
     evolution = evolution_pb2.Evolution(population=3, leaderboard_size=2, ensemble_size=2)
     objective = evolution_pb2.Objective(target_return=475.0)
     await site.create(evolution=evolution, objective=objective, pod=job_pb2.PodShape(members=1, max_count=3))

@@ -225,7 +225,7 @@ async def test_a_follower_in_trouble_leaves_its_team_alone_and_comes_back_later(
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
 
 
-async def test_once_a_follower_has_heard_that_the_round_is_over_nobody_joins_it(site):
+async def test_once_a_follower_has_heard_that_the_round_is_over_no_pod_joins_it(site):
     job = await site.create(**team_of(3))
     lead, first, second, more = learners_of(site, "abcd")
     await lead.ask()
@@ -330,7 +330,7 @@ async def test_a_generation_is_trained_by_teams_and_its_barrier_leaves_no_pod_id
         assert len(agents) == 2
         assert sorted(each.lease.follow.rank for each in learners) == [0, 0, 1, 1]
         await first.complete(train=first.train_result(100, score=10.0 + generation))
-        # The generation is not over: whoever is free helps the team that still trains.
+        # The generation is not over: free pods help the team that still trains.
         free = [each for each in learners if first.lease.fence in (each.lease.fence, each.lease.follow.lead_fence)]
         joined = await training(free[0], score=5.0)
         assert (joined.follow.lead_fence, joined.follow.rank) == (second.lease.fence, 2)

@@ -323,7 +323,7 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
 
 
 async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, make_spec):
-    """It mirrors the project: what it has heard is what is there, whatever happens while nobody listens."""
+    """It mirrors the project, whatever happens while no watcher listens."""
     mirror: dict[str, job_pb2.Job] = {}
     heard: dict[str, list[int]] = {}
 

@@ -194,7 +194,7 @@ async def test_a_name_that_somebody_else_has_is_told(site, cluster):
     cluster.store.create("jobs", NAMESPACE, body)
     job = await site.create()
     said = await until_event(site, job, "POD_NAME_TAKEN")
-    assert "there is a Job fused-0 of the pool another in the namespace podracer" in said
+    assert "the namespace podracer already has a Job fused-0, which belongs to the pool another" in said
     assert set(cluster.jobs()) == {"fused-0"}
 
 
@@ -251,7 +251,7 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     job = await site.create()
     said = await until_event(site, job, "POD_FORBIDDEN")
     assert 'cannot create resource "jobs" in API group "batch" in the namespace "podracer"' in said
-    with pytest.raises(PermissionRefused, match="we may not create jobs"):
+    with pytest.raises(PermissionRefused, match="not permitted to create jobs"):
         await site.server.orchestrator.pool_reconciler.check()
     granted["verbs"].append("create")
     await until(lambda: cluster.pods("Running"), "the pod, now that it may be made")
@@ -259,7 +259,7 @@ async def test_without_leave_it_says_which_verb_lacks_and_is_not_ready(site, clu
     await site.stop()
     cluster.api.role = {"rules": [core]}
     await site.start()
-    assert "may not list jobs.batch in the namespace podracer" in await until_checked(site, "may not list")
+    assert "not permitted to list jobs.batch in the namespace podracer" in await until_checked(site, "not permitted")
 
 
 async def until_checked(site: Any, expected: str) -> str:
@@ -281,7 +281,7 @@ async def until_checked(site: Any, expected: str) -> str:
 @pytest.mark.parametrize(
     ("play", "kind", "expected"),
     [
-        (Play("image"), "POD_IMAGE", "the image of the learner cannot be had (ImagePullBackOff): Back-off pulling"),
+        (Play("image"), "POD_IMAGE", "cannot pull the image of the learner (ImagePullBackOff): Back-off pulling"),
         (Play("config"), "POD_CONFIG", '(CreateContainerConfigError): secret "podracer-s3" not found'),
         (Play("crash", 1, "it says: no GPU here"), "POD_CRASHES", "exit code 1; its log ends:\nit says: no GPU here"),
         (Play("crash", 2, "PODRACER_X: wrong"), "POD_CRASHES", "exit code 2; its log ends:\nPODRACER_X: wrong"),
@@ -301,7 +301,7 @@ async def test_a_sidecar_that_keeps_crashing_is_told_and_ends_the_job_in_the_end
     cluster.play = lambda pod: Play("sidecar", 1, "no such environment")
     job = await site.create(pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_SPLIT))
     said = await until_event(site, job, "POD_CRASHES")
-    assert said.startswith("the worker-0 ended with exit code 1, again and again; its log ends:\nno such environment")
+    assert said.startswith("the worker-0 ended with exit code 1, repeatedly; its log ends:\nno such environment")
     failed = await until_event(site, job, "JOB_FAILED")
     assert "died 1 times in a row without progress" in failed
     await until(lambda: not cluster.jobs(), "the end of its Job")
@@ -481,7 +481,7 @@ async def test_pods_are_made_of_a_template_of_its_own_version_only(site, cluster
     cluster.store.create("podtemplates", NAMESPACE, template_object() | {"metadata": {"name": "another"}})
     job = await site.create(pod=shape(2))
     said = await until_event(site, job, "POD_TEMPLATE")
-    assert f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) cannot be used: it is of the version unknown" in said
+    assert f"the pod template {TEMPLATE} (PODRACER_POD_TEMPLATE) is unusable: it is of the version unknown" in said
     await site.server.orchestrator.pool_reconciler.check()  # it is Ready
     assert not cluster.jobs()
     cluster.store.remove("podtemplates", TEMPLATE)

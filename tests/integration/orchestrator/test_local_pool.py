@@ -291,7 +291,7 @@ async def test_the_next_job_finds_the_pod_of_the_one_before(pool, fakes, monkeyp
     await pool.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=second.name))
     asking = asyncio.create_task(learner.ask(wait_s=30))
     await asyncio.sleep(0.3)
-    third = await pool.create()  # nobody needed the pod, but it was kept for a while
+    third = await pool.create()  # the pod was not needed, but was kept for a while
     assert (await asking).job == third.name
     assert pods_of(fakes)["fused-0"] == pid
 
@@ -355,7 +355,7 @@ async def test_what_a_pod_uses_is_told(pool, fakes, monkeypatch):
             break
         await asyncio.sleep(0.05)
     else:
-        raise AssertionError("nobody looked at the pod")
+        raise AssertionError("the pod was not watched")
 
 
 async def test_stopping_leaves_nothing_however_stubborn_a_pod_is(pool, fakes):

@@ -42,7 +42,7 @@ async def create(site: Any, make_spec: Any, parent: str = "") -> job_pb2.Job:
 async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
     job = await create(site, make_spec)
     await create(site, make_spec)
-    with pytest.raises(Exhausted, match="has 2 unfinished jobs, it may have 2") as refused:
+    with pytest.raises(Exhausted, match="has 2 unfinished jobs of 2 allowed") as refused:
         await create(site, make_spec)
     assert refused.value.reason == "QUOTA_EXCEEDED"
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
@@ -75,12 +75,12 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
 
     await upload(b"a" * 60)
     await upload(b"a" * 60)  # it is there already
-    with pytest.raises(Exhausted, match="uploads of 60 bytes, with 60 more"):
+    with pytest.raises(Exhausted, match="60 bytes of uploads; 60 more"):
         await upload(b"b" * 60)
     write(site, {"projects/default": {"upload_bytes": 200}})
     await upload(b"b" * 60)
     (site.folder / "quotas.json").write_text("{")
-    with pytest.raises(Exhausted, match="would pass its 200"):
+    with pytest.raises(Exhausted, match="exceed its limit of 200"):
         await upload(b"c" * 90)
 
 
@@ -88,8 +88,8 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
     ("text", "message"),
     [
         ("[]", "expected an object with an entry for each name"),
-        ("{", "is no JSON"),
-        ('{"default": {}}', "'default' is no project: expected projects/"),
+        ("{", "is not valid JSON"),
+        ('{"default": {}}', "'default' is not a project: expected projects/"),
         ('{"*": 3}', "expected an object with jobs, pods, upload_bytes"),
         ('{"*": {"job": 3}}', "'job' is unknown, expected jobs, pods, upload_bytes"),
         ('{"*": {"jobs": -1}}', "jobs is -1, expected a whole number of 0 or more"),

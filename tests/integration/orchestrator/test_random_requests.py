@@ -64,7 +64,7 @@ async def test_any_request_is_answered_or_refused(site: Any) -> None:
     for number in range(COUNT):
         if learner.lease is None or number % 200 == 0:
             lease = await learner.ask(0.3)
-            if lease is None:  # the job has ended, by somebody's CompleteWork
+            if lease is None:  # another pod's CompleteWork has ended the job
                 job = await site.create(pod=job_pb2.PodShape(members=2, max_count=4), objective=LONG)
                 lease = await learner.ask(2.0)
             if lease is not None and lease.HasField("train"):

@@ -151,7 +151,7 @@ async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(si
     assert done.progress.reserved_env_steps == 0
 
 
-async def test_a_cut_round_in_which_nobody_can_step_ends_the_job(site):
+async def test_a_cut_round_without_a_step_ends_the_job(site):
     site.board.round_env_steps = 400
     job = await site.create(
         objective=evolution_pb2.Objective(max_env_steps=1000), pod=job_pb2.PodShape(members=1, max_count=4)

@@ -71,7 +71,7 @@ async def test_a_pod_that_cannot_read_what_is_sound_is_believed_nothing(site):
         await learner.complete(problem=problem(agent.resume.prefix))
     assert not [event for event in await events_of(site, job) if event.kind == "CHECKPOINT_REFUSED"]
     released = [event for event in await events_of(site, job) if event.kind == "LEASE_RELEASED"]
-    assert "cannot read what is sound" in released[-1].message
+    assert "cannot read an object that is intact" in released[-1].message
 
 
 async def test_what_two_pods_find_bad_costs_neither_its_work(site):

@@ -71,7 +71,7 @@ async def test_the_best_is_trained_once_more_and_is_what_the_job_ends_with(site)
     assert (done.retrained.agent, done.retrained.checkpoint.env_steps) == (member.name, 20)
     assert done.progress.env_steps == 20
     assert (await kinds(site, job))[-2:] == ["RETRAINED", "JOB_SUCCEEDED"]
-    assert all(call.agent != member.name for call in site.board.submissions.values()), "nobody judges it"
+    assert all(call.agent != member.name for call in site.board.submissions.values()), "it is not evaluated"
     found = site.client.artifacts.Download(
         artifact_service_pb2.DownloadRequest(name=f"{job.name}/checkpoints/best", paths=["manifest.json"])
     )

@@ -362,7 +362,7 @@ def test_capacity_where_pods_come_by_themselves(make_world):
     assert (found.backend, found.pod_count, found.free_pod_count) == ("static", 3, -1)
     assert not found.HasField("total")
     assert not found.HasField("used")
-    assert "by themselves" in found.limit
+    assert "this server starts none" in found.limit
     assert sorted(share.wanted_count for share in found.shares) == [1, 2]
 
 
@@ -393,7 +393,7 @@ def test_the_cost_of_followers_counts_once_by_the_clock(make_world):
     assert world.used() == {"a": 10.0 + 9.0 + 0.0}
     world.clock.seconds += 100.0
     world.write(lambda session: followers.count_costs(session, world.clock.now()))
-    assert world.used() == {"a": 19.0}, "nobody follows any more"
+    assert world.used() == {"a": 19.0}, "no pod follows any more"
     taken = world.write(lambda session: leases.usage(session, jobs.get_by_uid(session, uid), world.clock.now()))
     assert (taken.reserved_cost_s, taken.reserved_env_steps) == (0.0, 0)
 

@@ -137,7 +137,7 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
         with self._lock:
             granted = self.grants[request.fence]
             if time.monotonic() > granted.deadline:
-                # A renewal that crosses the completion on its way is nobody's mistake.
+                # A renewal that crosses the completion on its way is not a mistake.
                 crossed = granted.completed is not None and isinstance(request, pod_service_pb2.RenewLeaseRequest)
                 granted.refused += not crossed
                 raise Fenced("the lease has expired", lease=request.lease)
@@ -153,7 +153,7 @@ class PodLab(ServiceProcesses):
         create_tokens(self.tokens)
         self.store_folder = folder / "store"
         self.store = self.store_folder.as_uri()
-        self.shm = folder / "shm"  # of its own, so that nobody's files are taken for somebody else's
+        self.shm = folder / "shm"  # its own, so that it shows no files of other tests
         self.shm.mkdir()
         self._channels: list[grpc.Channel] = []
         lease_tokens = LeaseTokens(b"x" * 32)
@@ -230,7 +230,7 @@ class PodLab(ServiceProcesses):
 
 @pytest.fixture
 def lab() -> Iterator[PodLab]:
-    """A lab of one's own."""
+    """A lab for one test."""
     with _new_lab() as lab:
         yield lab
 

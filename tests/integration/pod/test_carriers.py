@@ -1,5 +1,5 @@
 """Real workers and evaluators, and a learner's ends of the streams to them: what crosses by which carrier, and what
-is left of it when somebody dies."""
+is left of it when a process dies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def weights(cohort: cohort_pb2.CohortSpec) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def workers(shared_lab: Any) -> Any:
-    """A lab with two workers that nobody kills: `shared` sees the lab's folder, `apart` another one."""
+    """A lab with two workers that are not killed: `shared` sees the lab's folder, `apart` another one."""
     (shared_lab.folder / "another_container").mkdir()
     shared_lab.start("worker", "shared")
     shared_lab.start("worker", "apart", shm_dir=str(shared_lab.folder / "another_container"))
@@ -162,7 +162,7 @@ def test_shared_memory_brings_what_inline_brings_bit_for_bit(
         open_session(one)
     assert f"worker {workers.addresses['shared']}: rollouts come by shared memory" in caplog.messages
     assert f"worker {workers.addresses['apart']}: rollouts come by inline" in caplog.messages
-    assert not names(workers.shm), "whoever attaches takes the name away"
+    assert not names(workers.shm), "attaching removes the name"
     assert not names(workers.folder / "another_container")
     kept = [{name: rollout(one, weights, 1) for name, one in links.items()} for _ in range(6)]
     for arrivals in kept:  # only now: a slot that was overwritten too early would show
@@ -212,7 +212,7 @@ def requests():
     time.sleep(600)
 
 with open_channel(address, FileToken(Path(token))) as channel:
-    call = worker_service_pb2_grpc.WorkerServiceStub(channel).Collect(requests())  # cancelled once nobody holds it
+    call = worker_service_pb2_grpc.WorkerServiceStub(channel).Collect(requests())
     opened = next(call).opened
     if attach == "yes":
         kept = offering.settle(opened.carrier)

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_a_problem(either_pod: Any, train_work: MakeWork) -> N
     altered.CopyFrom(policy)
     altered.checkpoint.manifest_sha256 = "0" * 64
     assert reason(evaluate_work([altered])) == "DATA_CORRUPTED"
-    altered.checkpoint.prefix = policy.checkpoint.prefix.replace("/a0/", "/nobody/")
+    altered.checkpoint.prefix = policy.checkpoint.prefix.replace("/a0/", "/missing/")
     assert reason(evaluate_work([altered])) == "DATA_CORRUPTED"
     assert reason(evaluate_work([policy], environment="CartPole-v1")) == "OTHER_SPACES"
     assert reason(evaluate_work([policy, policy], ensemble="vote")) == "ENSEMBLE_RULE"

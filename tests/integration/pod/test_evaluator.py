@@ -227,7 +227,7 @@ def test_evaluation_goes_on_only_while_admission_is_open(
     [
         {"seeds": []},
         {"seeds": range(10_001)},
-        {"agents": ["nobody"]},
+        {"agents": ["stranger"]},
         {"agents": []},
         {"agents": [f"{JOB}/agents/a0"] * 2},
         {"first_episodes": -1},
@@ -237,7 +237,7 @@ def test_evaluation_goes_on_only_while_admission_is_open(
         {"admission_score": float("nan")},
     ],
     ids=[
-        "no seeds", "too many seeds", "a stranger", "nobody", "one twice", "fewer episodes than none",
+        "no seeds", "too many seeds", "a stranger", "no agent", "one twice", "fewer episodes than none",
         "more episodes than there are", "no purpose", "a purpose that is none", "no number",
     ],
 )  # fmt: skip

@@ -245,7 +245,7 @@ def test_an_orchestrator_that_is_away_for_a_while_loses_nothing(lab: Any, train_
     wait_until(lambda: len(granted.commits) >= 1)
     lab.stop_orchestrator()
     commits = len(granted.commits)
-    wait_until(lambda: "a renewal was not answered" in lab.log("learner"))
+    wait_until(lambda: "no answer to a lease renewal" in lab.log("learner"))
     lab.start_orchestrator()
     granted.deadline = time.monotonic() + 6.0  # a restart gives every lease one full term
     wait_until(lambda: len(granted.commits) > commits)

@@ -94,7 +94,7 @@ def test_learners_fuse_lose_one_take_one_in_and_stop(lab: Any, work: pod_service
     for name, granted in (("follower1", followers[0]), ("late", late)):
         assert granted.over.wait(60)
         assert granted.released.reason.reason == "ROUND_OVER"
-        assert lab.log(name).count("the lead says: the lead has trained its round") == 1
+        assert lab.log(name).count("the lead ended the round: the lead has finished its round") == 1
         assert granted.completed is None
         assert not granted.commits
     for _ in range(3):

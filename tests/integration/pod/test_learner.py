@@ -262,13 +262,13 @@ def test_an_inspection_starts_what_the_best_is_trained_on_at_the_end_too(pod: An
     assert finished(pod.orchestrator.offer(inspect=work)).inspect.description.action_space.discrete.n == 2
     work.retrain_environment.CopyFrom(acrobot)
     problem = finished(pod.orchestrator.offer(inspect=work)).problem
-    assert problem.message == "retrain.kwargs: with these the environment has other observations or actions"
+    assert problem.message == "retrain.kwargs: these change the environment's observations or actions"
     work.retrain_environment.CopyFrom(cartpole)
     work.retrain_environment.kwargs["gravity"] = 1.0
     assert "retrain.kwargs: " in finished(pod.orchestrator.offer(inspect=work)).problem.message
 
 
-def test_a_round_that_nobody_judges_has_no_candidate(pod: Any, train_work: MakeWork) -> None:
+def test_a_round_without_evaluation_has_no_candidate(pod: Any, train_work: MakeWork) -> None:
     work = train_work(steps=256)
     work.unjudged = True
     result = finished(pod.orchestrator.offer(train=work)).train

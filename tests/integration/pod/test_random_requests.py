@@ -67,7 +67,7 @@ def lab(shared_lab: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def offer(lab: Any) -> Iterator[tensor_pb2.CarrierOffer]:
-    """Of somebody who shares the folder for tensors."""
+    """Requests of a process that shares the folder for tensors."""
     offering = CarrierOffering(Endpoint(SharedFolder(lab.shm), sends=False))
     yield offering.message
     offering.close()
@@ -241,7 +241,7 @@ class Lead:
         return message
 
     def contribution(self, joined: Any, encoder: TensorEncoder) -> list[Message]:
-        """Of somebody who brings the lead's own parameters."""
+        """Requests of a follower that sends the lead's own parameters."""
         decoder = TensorDecoder()
         decoder.begin(joined.parameters)
         parameters, chunks = encoder.encode(decoder.take())

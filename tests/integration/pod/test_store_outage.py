@@ -121,7 +121,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
     granted.action = pod_service_pb2.LEASE_ACTION_FINISH
-    wait_until(lambda: "an object waits" in s3_lab.log("learner"))
+    wait_until(lambda: "waiting to store an object" in s3_lab.log("learner"))
     time.sleep(2.0)
     assert not granted.over.is_set()
     s3.start()
@@ -134,7 +134,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
     s3.stop()
     after = s3_lab.orchestrator.offer(train=rest, term_s=5.0)
     time.sleep(4.0)
-    assert not after.over.is_set(), "whoever goes on from a checkpoint has to have it"
+    assert not after.over.is_set(), "the round ends once its checkpoint is stored"
     s3.start()
     assert after.over.wait(60)
     assert after.completed is not None

@@ -202,7 +202,7 @@ def test_peers_that_lost_their_files_get_them_again(split: Any, train_work: Make
 
 
 def test_sigterm_ends_a_worker_that_is_being_brought_a_file(lab: Any) -> None:
-    """The sender has stalled: nothing is kept, and nobody waits for it longer than for any call."""
+    """The sender has stalled: nothing is kept, and the wait is as long as for any call."""
     process, request = lab.start("worker"), worker_service_pb2.PutFileRequest
     worker = worker_service_pb2_grpc.WorkerServiceStub(lab.channel("worker"))
     stalled, over = threading.Event(), threading.Event()

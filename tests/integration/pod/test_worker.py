@@ -304,7 +304,7 @@ def test_versions_count_from_one(converse: Callable[[], Conversation], train_wor
 def test_more_rollouts_than_can_be_under_way_are_refused(
     converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:
-    """Else whoever does not read them could fill the worker's memory."""
+    """Else a client that does not read them could fill the worker's memory."""
     cohort, conversation = train_work(members=1).cohort, converse()
     conversation.open(cohort, deterministic=True)
     conversation.weights(learner_actor(cohort).actor_state())

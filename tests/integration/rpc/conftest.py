@@ -2,7 +2,7 @@
 
     hello        answers the caller's role and lease
     a class name raises that error
-    bug          raises what nobody foresaw, with a secret in its text
+    bug          raises an unexpected error with a secret in its text
     wait         waits until the call ends
 Streams answer each request, `many` answers three times.
 """

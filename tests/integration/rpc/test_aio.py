@@ -110,7 +110,7 @@ async def test_abort_by_hand_stands(stub: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "error"), [(None, Unauthenticated), ("nobody", Unauthenticated), ("client-token", PermissionRefused)]
+    ("token", "error"), [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)]
 )
 async def test_who_may_not_call(
     server: AioRpcServer, world: Any, token: str | None, error: type[PodracerError]
@@ -199,7 +199,7 @@ async def test_cancelled_calls_end_the_handler(stub: Any, world: Any, caplog: py
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_nobody_there() -> None:
+async def test_without_a_server() -> None:
     async with open_aio_channel("127.0.0.1:1", "pod-token") as channel:
         with pytest.raises(Unavailable, match=r"/a/B at 127\.0\.0\.1:1"):
             await channel.unary_unary("/a/B")(b"")

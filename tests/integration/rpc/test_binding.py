@@ -92,7 +92,7 @@ def test_unix_socket(world: Any, folder: Path) -> None:
         assert (folder / "run").stat().st_mode & 0o777 == 0o700
         assert (folder / "run" / "worker.sock").stat().st_mode & 0o777 == 0o600
         assert _hello(server, world) == b"pod  0"
-        with pytest.raises(InvalidInput, match="another server answers there"):
+        with pytest.raises(InvalidInput, match="another server uses this socket"):
             create_server(address, [world.register_sync], world.authorizer)
         assert _hello(server, world) == b"pod  0"
 
@@ -107,11 +107,11 @@ async def test_unix_socket_aio(world: Any, folder: Path) -> None:
 def test_stale_socket_is_replaced_and_a_file_is_not(world: Any, folder: Path) -> None:
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stale.bind(str(folder / "worker.sock"))
-    stale.close()  # as after a kill: the file stays, nobody answers
+    stale.close()  # as after a kill: the file stays without a listener
     with create_server(f"unix://{folder}/worker.sock", [world.register_sync], world.authorizer) as server:
         assert _hello(server, world) == b"pod  0"
     (folder / "notes.txt").write_text("keep me")
-    with pytest.raises(InvalidInput, match="no socket"):
+    with pytest.raises(InvalidInput, match="not a socket"):
         create_server(f"unix://{folder}/notes.txt", [world.register_sync], world.authorizer)
     assert (folder / "notes.txt").read_text() == "keep me"
     with pytest.raises(InvalidInput) as caught:

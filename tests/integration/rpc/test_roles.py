@@ -108,7 +108,7 @@ def server(tokens: Path) -> Iterator[RpcServer]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_nobody_may_do_more_or_less(server: RpcServer, tokens: Path, role: Role) -> None:
+def test_each_role_may_do_exactly_this(server: RpcServer, tokens: Path, role: Role) -> None:
     token = (tokens / role).read_text().strip() if role in FILE_ROLES else LeaseTokens(b"s" * 32).issue("l", 1)
     allowed = set()
     with open_channel(server.address, token) as channel:

@@ -120,7 +120,7 @@ def test_unexpected_errors_leak_nothing(stub: Any, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("token", "error"), [(None, Unauthenticated), ("nobody", Unauthenticated), ("client-token", PermissionRefused)]
+    ("token", "error"), [(None, Unauthenticated), ("unknown", Unauthenticated), ("client-token", PermissionRefused)]
 )
 def test_who_may_not_call(server: RpcServer, world: Any, token: str | None, error: type[PodracerError]) -> None:
     with open_channel(server.address, token) as channel:
@@ -137,7 +137,7 @@ def test_who_may_not_call(server: RpcServer, world: Any, token: str | None, erro
 
 
 def test_methods_missing_from_table_and_server(stub: Any, world: Any) -> None:
-    with pytest.raises(PermissionRefused, match="is for nobody"):
+    with pytest.raises(PermissionRefused, match="is for no role"):
         stub.forgotten(b"hello")
     with pytest.raises(PodracerError) as caught:
         stub.missing(b"hello")
@@ -175,7 +175,7 @@ def test_only_idempotent_calls_are_repeated(server: RpcServer, world: Any) -> No
         assert echo.requests.count(b"bounded") == 4
 
 
-def test_nobody_there() -> None:
+def test_without_a_server() -> None:
     with open_channel("127.0.0.1:1", "pod-token") as channel:
         with pytest.raises(Unavailable, match=r"/a/B at 127\.0\.0\.1:1"):
             channel.unary_unary("/a/B")(b"")

@@ -155,7 +155,7 @@ class TestS3:
         assert "guessed" not in str(caught.value)
 
     def test_opens_where_no_server_answers_and_says_so(self) -> None:
-        with socket.socket() as bound:  # taken, and nobody listens
+        with socket.socket() as bound:  # taken, without a listener
             bound.bind(("127.0.0.1", 0))
             endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
             keys = {"access_key": Secret("a"), "secret_key": Secret("b")}
@@ -206,7 +206,7 @@ class TestS3:
         def ask(_: Any, method: str, url: str, **more: Any) -> NoReturn:
             asked.append(url)
             assert more["headers"]["X-Amz-Security-Token"] == "temporary"
-            raise ProtocolError("nobody there")
+            raise ProtocolError("no server")
 
         monkeypatch.setattr("urllib3.PoolManager.urlopen", ask)
         keys = {name: Secret(value) for name, value in (("access_key", "a"), ("secret_key", "b"))}

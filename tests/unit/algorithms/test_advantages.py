@@ -66,7 +66,7 @@ def test_the_end_of_the_rollout_is_no_end_of_the_episode() -> None:
     assert advantages(flags(0, 0, 1), NEVER, ALWAYS)[2] == -27.0
 
 
-def test_nobody_looks_past_a_row_that_is_not_valid() -> None:
+def test_advantages_end_at_an_invalid_row() -> None:
     assert advantages(NEVER, flags(0, 1, 0), flags(1, 0, 1)) == [1.0, 0.0, -7.0]
 
 

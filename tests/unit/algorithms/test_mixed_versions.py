@@ -33,4 +33,4 @@ def test_each_row_has_the_importance_of_the_policy_that_acted(
     assert torch.allclose(weight[:, :, :old], (-shift).exp().clamp(max=1.0), atol=1e-5)
     assert torch.allclose(weight[:, :, old:], torch.ones(()), atol=1e-5), "rows of the present policy count in full"
     proximal = minibatch.log_prob.view(members, horizon, num_envs).transpose(0, 1)
-    assert torch.allclose(proximal, rollout.log_prob, atol=1e-5), "the proximal policy is one, whoever acted"
+    assert torch.allclose(proximal, rollout.log_prob, atol=1e-5), "there is one proximal policy, whichever acted"

@@ -1,4 +1,4 @@
-"""A member that diverges is frozen as it was before, reported, and nobody else notices."""
+"""A member that diverges is frozen as it was before and reported; the others are not affected."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_frozen_member_comes_back_with_a_healthy_ones_state(name: str) -> None
     before = weights(algorithm, 1)
     for start in range(HORIZON, 6 * HORIZON, HORIZON):
         algorithm.update(cut(rollout, start, start + HORIZON))
-    # The infinite rewards are still in its own replay for a while; whoever draws one is frozen again, and finite.
+    # The infinite rewards are still in its own replay for a while; a member that draws one is frozen again, and finite.
     assert finite(algorithm, 1)
     assert algorithm.active[::2].all()
     assert not torch.equal(weights(algorithm, 0), before)
@@ -153,7 +153,7 @@ def test_bad_observations_do_not_reach_another_member(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sac", "dqn"])
-def test_what_breaks_in_one_member_reaches_nobody_through_shared_replay(name: str) -> None:
+def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(name: str) -> None:
     algorithm = build(name, replay="shared")
     rollout = with_reward(history(algorithm, 4 * HORIZON), 1, torch.inf)
     rollout.valid[:, 2] = False

@@ -1,4 +1,4 @@
-"""Returns of several steps: where they stop, what they bootstrap from, and which of them nobody can know."""
+"""Returns of several steps: where they stop, what they bootstrap from, and which of them are unknown."""
 
 from __future__ import annotations
 

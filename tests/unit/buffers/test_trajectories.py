@@ -184,7 +184,7 @@ def test_of_many_environments_only_some_are_kept_for_long_enough() -> None:
     assert (few.rows, few.num_envs) == (5462, 3)
 
 
-def test_an_episode_whose_beginning_nobody_saw_is_not_whole() -> None:
+def test_an_episode_without_its_beginning_is_not_whole() -> None:
     reward, ended = torch.ones(6, 1, 1), torch.zeros(6, 1, 1, dtype=torch.bool)
     ended[2] = ended[5] = True
     assert filled(reward, ended, 6, 6, first_step=0).episodes().closing.flatten().tolist() == [0, 0, 1, 0, 0, 1]

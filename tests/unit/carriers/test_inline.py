@@ -159,7 +159,7 @@ class TestChunksThatDoNotFit:
         with pytest.raises(InvalidInput):
             decoder.add(chunks[0])
 
-    def test_of_a_payload_that_nobody_announced(self) -> None:
+    def test_of_an_unannounced_payload(self) -> None:
         decoder, chunks = self.begun()
         with pytest.raises(InvalidInput):
             decoder.add(tensor_pb2.TensorChunk(payload_id=99, data=chunks[0].data))

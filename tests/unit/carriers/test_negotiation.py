@@ -81,7 +81,7 @@ def test_an_offer_without_carriers_is_answered_inline(tmp_path: Path) -> None:
         assert (choice.kind, staging) == (INLINE, None)
 
 
-def test_an_offer_that_nobody_makes_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_offer_is_refused(tmp_path: Path) -> None:
     offer = tensor_pb2.CarrierOffer(kinds=[SHARED_MEMORY], nonce=b"x" * 32)
     for name in ("../nonce", "/etc/passwd", ""):
         offer.nonce_file = name

@@ -1,4 +1,4 @@
-"""Files that processes find each other by: theirs as long as they live, and nobody's afterwards."""
+"""Files that processes find each other by: kept as long as their process lives, and removed afterwards."""
 
 from __future__ import annotations
 

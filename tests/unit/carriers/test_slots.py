@@ -305,7 +305,7 @@ class TestSegments:
         assert attached.memory.eq(7).all()
         attached.close()
 
-    def test_one_that_nobody_attached_goes_with_its_creator(self, tmp_path: Path) -> None:
+    def test_an_unattached_one_goes_with_its_creator(self, tmp_path: Path) -> None:
         made = SharedMemory.create(SharedFolder(tmp_path), SlotLayout(4096, 1))
         assert len(list(tmp_path.iterdir())) == 1
         made.close()

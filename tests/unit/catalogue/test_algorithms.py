@@ -1,4 +1,4 @@
-"""The table of algorithms: every row is sound, wrong values are named, and nobody acts where it cannot."""
+"""The table of algorithms: every row is sound, wrong values are named, and each algorithm acts only where it can."""
 
 from __future__ import annotations
 

@@ -79,13 +79,13 @@ def test_installed_environments_are_found(monkeypatch: pytest.MonkeyPatch) -> No
         ({"id": "CartPole-v1", "entry_point": "a:B"}, "either an id or an entry_point"),
         ({"entry_point": "a.b"}, "form package.module:Name"),
         ({"entry_point": "a b:C"}, "form package.module:Name"),
-        ({"id": "CartPole-v1", "code_path": "x"}, "code goes with an entry_point"),
+        ({"id": "CartPole-v1", "code_path": "x"}, "environment.code: needs an entry_point"),
         ({"id": "CartPole-v1", "max_episode_steps": 0}, "at least 1"),
         ({"id": "CartPole-v1", "kwargs": {"a": object()}}, "JSON"),
-        ({"id": "CartPole-v1", "code": FILE}, "code goes with an entry_point"),
-        ({"entry_point": "a:B", "code": FILE, "code_path": "x"}, "one is too much"),
+        ({"id": "CartPole-v1", "code": FILE}, "environment.code: needs an entry_point"),
+        ({"entry_point": "a:B", "code": FILE, "code_path": "x"}, "not both"),
         ({"id": "CartPole-v1", "data": {"a b": "x"}}, "data.a b: is not the name of an argument"),
-        ({"id": "CartPole-v1", "data": {"a": "x"}, "kwargs": {"a": 1}}, "data.a: is in environment.kwargs too"),
+        ({"id": "CartPole-v1", "data": {"a": "x"}, "kwargs": {"a": 1}}, "data.a: is also in environment.kwargs"),
     ],
 )
 def test_specs_that_cannot_be_right(fields: dict[str, object], complaint: str) -> None:
@@ -116,7 +116,7 @@ def test_data_sets_are_arguments() -> None:
 def test_files_in_the_store_have_to_be_brought_first() -> None:
     spec = EnvironmentSpec(entry_point="a:B", code=FILE, data={"table": FILE, "map": "/x"})
     assert spec.stored_files == (FILE, FILE)
-    with pytest.raises(PreconditionFailed, match="files that have not been brought here"):
+    with pytest.raises(PreconditionFailed, match="files that are still in the object store"):
         spec.to_json()
 
 

@@ -1,4 +1,4 @@
-"""An installed package brings an algorithm, and everything finds it; a broken one is named and harms nobody."""
+"""An installed package brings an algorithm, and everything finds it; a broken one is named and does no harm."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_arguments_that_json_does_not_know_are_refused(number: float) -> None:
     "local", [{"entry_point": "a:B", "code_path": "/x"}, {"id": "CartPole-v1", "data": {"table": "/x/prices.csv"}}]
 )
 def test_what_is_only_here_has_no_form_on_the_wire(local: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="has to be uploaded first"):
+    with pytest.raises(InvalidInput, match="upload it first"):
         environment_to_message(EnvironmentSpec(**local))
 
 

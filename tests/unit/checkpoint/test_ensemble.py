@@ -190,7 +190,7 @@ class TestRefusals:
         other = replace(policy, metadata={**policy.metadata, "environment": changed})
         assert '"g": 1.5' in self.refused(policy, other).message
 
-    def test_bad_rules_and_nobody(self, policy: Checkpoint) -> None:
+    def test_bad_rules_and_no_policy(self, policy: Checkpoint) -> None:
         assert self.refused(policy, policy, rule="vote").reason == "ENSEMBLE_RULE"
         assert "at least one" in self.refused().message
 

@@ -129,7 +129,7 @@ def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> N
         (("serve", "missing"), "there is no checkpoint missing"),
         (("serve", "p=."), "no manifest.json"),
         (("serve", ".", "."), "policy is there twice; give each its own NAME="),
-        (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: takes the best candidates of one job"),
+        (("serve", "p=.", "--ensemble", "2", "q=."), "--ensemble: expects exactly one job"),
         (("serve", "j@champion"), "no server runs"),
         (("serve", ".", "--listen", "0.0.0.0:7710"), "loopback"),
         (("up", "--dir", LONG, *ANYWHERE), "cannot write the state folder"),
@@ -160,7 +160,7 @@ def test_a_server_that_is_named_is_not_replaced_by_the_folder(
     assert (result.returncode, "no token for 127.0.0.1:1" in result.stderr) == (2, True), result.stderr
 
 
-def test_a_board_that_nobody_changes_is_not_watched(tmp_path: Path, podracer: Callable[..., Result]) -> None:
+def test_a_board_at_rest_is_not_watched(tmp_path: Path, podracer: Callable[..., Result]) -> None:
     (tmp_path / "leaderboard.sqlite").touch()
     result = podracer("leaderboard", "j", "--watch", "--dir", str(tmp_path))
     assert (result.returncode, "no server runs" in result.stderr) == (2, True), result.stderr

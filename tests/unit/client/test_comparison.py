@@ -70,7 +70,7 @@ def test_a_line_only_where_something_has_changed() -> None:
 def test_an_end_before_the_first_look() -> None:
     out = io.StringIO()
     ExperimentDisplay(AXES, out, io.StringIO()).finish([], ["podracer run grid.yaml"])
-    assert out.getvalue() == "nothing is known of the jobs yet\nnext\n  podracer run grid.yaml\n"
+    assert out.getvalue() == "the server has not reported the jobs yet\nnext\n  podracer run grid.yaml\n"
 
 
 def test_why_a_job_has_failed_is_said() -> None:

@@ -147,8 +147,8 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     captured = capsys.readouterr()
     last = re.split(r"  +", captured.out.splitlines()[-1])
     assert last == [
-        *("Maze", "installed: my_package.envs:Maze", "told when a job starts", "told when a job starts"),
-        *("told when a job starts", "installed", "cpu", "my-package 1.2"),
+        *("Maze", "installed: my_package.envs:Maze", "known once a job starts", "known once a job starts"),
+        *("known once a job starts", "installed", "cpu", "my-package 1.2"),
     ]
     assert captured.err.splitlines() == [
         "podracer: environment 'CartPole-v1' of package rival 1.2: the id is a built-in environment's; choose another",
@@ -168,7 +168,7 @@ def test_those_of_packages_are_listed_and_broken_ones_named(
     [
         ("cartpole", "unknown environment 'cartpole'; did you mean CartPole-v1 or "),
         ("pendulum-v3", "unknown environment 'pendulum-v3'; did you mean Pendulum-v1 or "),
-        ("qqqqqq", "unknown environment 'qqqqqq'; `podracer environments` lists what there is"),
+        ("qqqqqq", "unknown environment 'qqqqqq'; `podracer environments` lists all environments"),
     ],
 )
 def test_an_unknown_id_is_answered_with_the_nearest(wrong: str, answer: str) -> None:

@@ -50,7 +50,7 @@ def test_options(tmp_path: Path) -> None:
 
 def test_what_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
     (tmp_path / "cartpole.yaml").write_text("mine")
-    assert "cartpole.yaml is there already; --force replaces it" in refused(tmp_path)
+    assert "cartpole.yaml already exists; --force replaces it" in refused(tmp_path)
     assert (tmp_path / "cartpole.yaml").read_text() == "mine"
     written(tmp_path, "cartpole.yaml", "--force")
 

@@ -81,7 +81,7 @@ def test_the_score_is_the_objective_s_statistic(board: leaderboard_pb2.Leaderboa
 
 def test_an_empty_ranking() -> None:
     board = leaderboard_pb2.Leaderboard(name="projects/default/leaderboards/x", agent_count=3)
-    assert leaderboard_text(board) == "projects/default/leaderboards/x: nobody is ranked yet; 3 agents so far\n"
+    assert leaderboard_text(board) == "projects/default/leaderboards/x: no agent is ranked yet; 3 agents so far\n"
 
 
 def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leaderboard) -> None:

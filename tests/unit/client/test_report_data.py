@@ -49,7 +49,7 @@ def test_thinning_keeps_an_even_choice_in_order() -> None:
     assert len({after - before for before, after in zip(thinning.kept, thinning.kept[1:], strict=False)}) == 1
 
 
-def test_families_stay_together_and_nobody_is_lost() -> None:
+def test_families_stay_together_and_no_agent_is_lost() -> None:
     people = [agent("a"), agent("b"), agent("a1", "a"), agent("b1", "b"), agent("a2", "a1"), agent("ab", "a", "b")]
     assert [each.name for each in family_order(people)] == ["a", "a1", "a2", "ab", "b", "b1"]
     circle = [agent("x", "y"), agent("y", "x"), agent("z", "unknown")]

@@ -157,8 +157,8 @@ def test_another_jobs_spans_are_not_looked_at(folder: Path) -> None:
 
 
 def test_a_job_without_a_trace(folder: Path) -> None:
-    with pytest.raises(NotFound, match=r"no trace of .*nobody-1 there; there are traces of: cartpole-x7"):
-        read_trace(folder, "nobody-1")
+    with pytest.raises(NotFound, match=r"no trace of .*missing-1 there; there are traces of: cartpole-x7"):
+        read_trace(folder, "missing-1")
     with pytest.raises(NotFound, match=r"no traces in .*; `podracer run` and `podracer up` write them"):
         read_trace(folder / "missing", JOB)
     with pytest.raises(InvalidInput, match="is not the name of a job"):

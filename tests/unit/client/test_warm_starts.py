@@ -42,7 +42,7 @@ def test_the_best_candidates_become_founders() -> None:
     assert message.founders[0].hyperparameters["gamma"].number == 0.9
 
 
-def test_a_job_without_a_warm_start_asks_nobody() -> None:
+def test_a_job_without_a_warm_start_asks_no_leaderboard() -> None:
     plain = replace(SPEC, warm_start=())
     assert look_up_founders(lambda name: pytest.fail(f"{name} was asked for"), plain) is plain
 

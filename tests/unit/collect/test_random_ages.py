@@ -18,7 +18,7 @@ LIMIT, ENVS, SEEDS = 12, 40, [3, 4]
 
 
 class Unaged(Pendulum):
-    """Its time limit lies where nobody reaches it."""
+    """Its time limit is out of reach."""
 
     def set_ages(self, ages: Tensor) -> bool:
         return False

@@ -195,7 +195,7 @@ async def test_a_database_of_a_newer_version_is_refused(package: Path, url: str)
     (package / "r0002_second.py").write_text(SECOND.replace("FAIL", ""))
     await open_it(url).close()
     (package / "r0002_second.py").unlink()
-    with pytest.raises(InvalidInput, match="revision r0002, which this version does not know"):
+    with pytest.raises(InvalidInput, match="revision r0002: use the version that wrote it"):
         open_it(url)
 
 

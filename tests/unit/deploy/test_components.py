@@ -28,7 +28,7 @@ SETTINGS = [
 
 
 def _render(folder: Path, **content: object) -> tuple[Object, ...]:
-    """The objects of a kustomization of one's own, in `folder`."""
+    """The objects of a user's own kustomization, in `folder`."""
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
     return kustomize(folder)
 

@@ -1,4 +1,4 @@
-"""docs/deploy.md: what needs neither a cluster nor a container engine is run; the rest names what there is."""
+"""docs/deploy.md: what needs neither a cluster nor a container engine is run; the rest names existing files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _overlays_of_ones_own() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout as the page begins from, with the first overlay of one's own."""
+    """A checkout as the page begins from, with the user's first overlay."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     (tmp_path / "mine").mkdir()

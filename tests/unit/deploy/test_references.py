@@ -88,7 +88,7 @@ def test_whatever_a_pod_needs_is_there(overlay: str, secrets: Mapping[str, Any])
                 assert source["key"] in made[source["name"]]
 
 
-def test_no_secret_is_made_that_nobody_needs(secrets: Mapping[str, Any]) -> None:
+def test_no_unneeded_secret_is_made(secrets: Mapping[str, Any]) -> None:
     named = {
         volume["secret"]["secretName"]
         for overlay in OVERLAYS
@@ -121,7 +121,7 @@ def test_no_secret_is_committed(overlay: str) -> None:
 
 
 @each_overlay
-def test_nobody_is_given_more_than_it_needs(overlay: str) -> None:
+def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
     given = {
         container["name"]: {
             volume["secret"]["secretName"] for volume in mounted(container, pod).values() if "secret" in volume

@@ -1,4 +1,4 @@
-"""What users' code may do to its own process, and to nobody else."""
+"""What users' code may do to its own process, and to no other."""
 
 from __future__ import annotations
 

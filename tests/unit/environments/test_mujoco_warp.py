@@ -219,7 +219,7 @@ def test_an_overflow_in_any_stage_of_the_integrator_is_told() -> None:
 
 
 def test_a_pool_of_contacts_that_overflows_breaks_every_world() -> None:
-    """Nobody knows whose contacts were dropped."""
+    """The worlds of the dropped contacts are unknown."""
     physics = make(capacity=Capacity(contacts=1, rows=83))
     qpos, qvel = noisy_states(physics.model, 4)
     qpos[:, 2] = 0.05

@@ -89,7 +89,7 @@ def test_mountain_car_continuous(start: Start) -> None:
 
 
 def test_a_limit_of_the_users_own(start: Start) -> None:
-    """The lower one counts, whoever keeps it; a task may end in the same step."""
+    """The lower limit counts, wherever it is set; a task may end in the same step."""
     limit = EnvironmentSpec(
         entry_point="user_environments:limited", code_path=FOLDER, kwargs={"limit": 5}, max_episode_steps=7
     )

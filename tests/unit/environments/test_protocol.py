@@ -169,7 +169,7 @@ def test_the_final_observation_is_what_would_have_been_seen(
         before = limited.state()
         actions.append(random_action(limited, generator))
         step = values(limited.step(actions[-1]))
-        if case.in_processes:  # nobody can put them back
+        if case.in_processes:  # their state cannot be restored
             free.reset(seeds)
             longer, rows = run(free, actions)[-1], in_first_episode
         else:

@@ -176,7 +176,7 @@ def test_the_masked_restart_of_a_gpu_equals_the_listed_one_of_a_cpu(make: Callab
 
 @pytest.mark.parametrize("make", ENVIRONMENTS)
 def test_nothing_waits_for_the_device(make: Callable[..., TorchEnvironment]) -> None:
-    """Tensors on the meta device have no values: whoever asked for one would raise."""
+    """Tensors on the meta device have no values: reading one would raise."""
     environment = make(4, device="meta")
     environment.reset(torch.zeros(4, dtype=torch.int64, device="meta"))
     action = _actions(environment, 1)[0].to("meta")

@@ -122,8 +122,8 @@ def test_where_nothing_draws_one_message_says_what_to_install(monkeypatch: pytes
             InvalidInput,
             "cannot be filmed: it takes no argument render_mode",
         ),
-        (EnvironmentSpec("PointChasing-v0"), InvalidInput, "nothing draws PointChasing-v0: it is batched"),
-        (EnvironmentSpec("Acrobot-v1", kwargs={"dt": 0.1}), InvalidInput, "cannot be filmed with another dt"),
+        (EnvironmentSpec("PointChasing-v0"), InvalidInput, "PointChasing-v0 cannot be filmed: it is batched"),
+        (EnvironmentSpec("Acrobot-v1", kwargs={"dt": 0.1}), InvalidInput, "does not take dt"),
     ],
 )
 def test_what_cannot_be_filmed(tmp_path: Path, spec: EnvironmentSpec, error: type[Exception], complaint: str) -> None:

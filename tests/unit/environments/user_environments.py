@@ -68,7 +68,7 @@ class Counter(gymnasium.Env[Any, Any]):
 
 
 class DieOnce(Counter):
-    """Kills its process at the fifth step of an episode, but only if nobody has done so before."""
+    """Kills its process at the fifth step of an episode, but only once."""
 
     def __init__(self, flag: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class DieOnce(Counter):
 
 
 class Hostile(Counter):
-    """Does something terrible in the first step or `where` else, but only if nobody has done so before."""
+    """Does something terrible in the first step or `where` else, but only once."""
 
     def __init__(self, what: str, flag: str, where: str = "step") -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class BoxWithMasks(BoxActions):
         return observation, {"action_mask": None, "other": 1}
 
     def action_masks(self) -> Any:
-        raise RuntimeError("nobody should ask")
+        raise RuntimeError("not to be called")
 
 
 def not_an_environment() -> int:

@@ -47,5 +47,5 @@ def test_masks_stand_in_the_rows_of_their_episodes() -> None:
     assert list(results[0].returns) == [sum(2 if s % 3 == 0 else 1 for s in range(n)) for n in results[0].lengths]
     for mask in actor.masks:
         rows = mask.view(2, 8, 3)
-        assert rows[:, :3].all(), "nobody plays in the rows before"
+        assert rows[:, :3].all(), "the rows before are unused"
         assert not rows[:, 3:].all(-1).any(), "every episode forbids something"

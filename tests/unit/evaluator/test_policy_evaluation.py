@@ -59,19 +59,19 @@ def test_more_episodes_than_there_can_be_environments_are_refused(evaluation: Po
         evaluation.evaluate(["a1", "a2", "a3"], weights(), range(500_000), 0, None, False)
 
 
-def test_an_evaluation_is_given_up_when_nobody_waits_for_it() -> None:
+def test_an_evaluation_is_given_up_without_a_caller() -> None:
     checks: list[None] = []
 
     def check() -> None:
         checks.append(None)
         if len(checks) == 3:
-            raise Unavailable("nobody waits")
+            raise Unavailable("no caller waits")
 
     endless = EnvironmentSpec(id="Pendulum-v1", max_episode_steps=1 << 40)
     environment = make_vec_environment(endless, 1)
     spaces = environment.observation_space, environment.action_space
     evaluation = PolicyEvaluation(COHORT, endless, "cpu", check)
-    with pytest.raises(Unavailable, match="nobody waits"):
+    with pytest.raises(Unavailable, match="no caller waits"):
         evaluation.evaluate(
             ["a1", "a2", "a3"], algorithm_class("ppo")(COHORT, *spaces).actor_state(), range(2), 0, None, False
         )

@@ -166,7 +166,7 @@ class Overflowing(Fusion):
 
 
 class Foreign(Fusion):
-    """Returns what nobody asked for."""
+    """Returns something unexpected."""
 
     def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
         return {name: tensor[:1] for name, tensor in previous.items()}

@@ -63,7 +63,7 @@ def test_one_killed_in_the_middle_is_not_waited_for_nor_fused(state: FusionState
     table.leave(2)
     assert_fused(table.decide(0.0), state, [make_contribution(0), make_contribution(1)])
     table.bring(make_contribution(1, 2))
-    table.leave(1)  # after it has brought, but nobody knows whether it lives to see the answer
+    table.leave(1)  # after its contribution; it may not live to see the answer
     table.open(make_contribution(0, 2), now=0.0)
     before = table.present.state
     assert_fused(table.decide(0.0), before, [make_contribution(0, 2)])
@@ -91,7 +91,7 @@ def test_a_late_one_costs_one_deadline_and_goes_on_from_the_present(state: Fusio
     assert_fused(table.decide(now), before, brought)
 
 
-def test_nobody_is_waited_for_beyond_what_the_lead_says(state: FusionState) -> None:
+def test_no_learner_is_awaited_beyond_what_the_lead_says(state: FusionState) -> None:
     table = table_of(state, 1, quorum=1)
     for now, until in ((0.0, 4.0), (20.0, 20.0 + 2 * DEADLINE_S)):
         before = table.present.state

@@ -78,7 +78,7 @@ def test_training_once_more_goes_there_and_back() -> None:
         (PLAIN + "warm_start: {job: a, candidates: 0}", "warm_start.candidates: expected 1 to 64, got 0"),
         (PLAIN + "warm_start: {candidates: 2}", "warm_start.job: is missing"),
         (PLAIN + "retrain: {kwargs: {gravity: 1}}", "retrain.kwargs.gravity: unknown argument"),
-        (NAMED + "continuous: {}\nretrain: {kwargs: {split: all}}", "continuous.contest: is needed beside retrain"),
+        (NAMED + "continuous: {}\nretrain: {kwargs: {split: all}}", "continuous.contest: is required with retrain"),
         (PLAIN + "retrain: {env_steps: 0}", "retrain.env_steps: expected more than 0, got 0"),
         (PLAIN + "retrain: true", "retrain: expected a mapping, got True"),
         (

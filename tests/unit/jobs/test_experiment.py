@@ -123,16 +123,16 @@ def test_a_thousand_jobs_and_no_more() -> None:
             "search.space.gamma"]) for path in ("labels", "labels.experiment", "labels.matrix.seed")),
         ("matrix:\n  environment.kwargs.x: [1, '1']", ["5: matrix.environment.kwargs.x: 1 is there twice"]),
         ("matrix:\n  pod: [{workers: 2}]\n  pod.workers: [1]",
-         ["6: matrix.pod.workers: is a part of the axis pod: one of them is too much"]),
+         ["6: matrix.pod.workers: is part of the axis pod: keep one of the two"]),
         ("matrix:\n  sede: [0, 1]", ["5: sede: unknown key; did you mean seed?"]),
         ("matrix:\n  seed: [0, x]", ["5: seed: expected a whole number, got 'x' (where seed = x)"]),
         ("matrix:\n  name.x: [0]",
-         ["5: matrix.name.x: has no place: what is above it in the file is a value; write that as a section"]),
+         ["5: matrix.name.x: does not fit: the key above it in the file holds a value, expected a section"]),
         ("matrix:\n  seed: [0, 1]\n  pod.members: [2, 9]",
          ["6: pod.members: 1 pods of 9 members need a population of 9; it is 8 "
           "(where seed = 0, pod.members = 9, and 1 more)"]),
         ("matrix:\n  seed: [0, 1]\nlabels: {experiment: mine}",
-         ["6: labels.experiment: is given by the matrix; expected another label"]),
+         ["6: labels.experiment: is set by the matrix; choose another label"]),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_once_with_its_line_and_its_combination(axes: str, mistakes: list[str]) -> None:

@@ -147,7 +147,7 @@ def test_a_users_environment_is_found_beside_the_file(tmp_path: Path) -> None:
         ("search: {algorithms: {ppo: 0, sac: 1}}", "search.algorithms[0]: expected more than 0, got 0.0"),
         ("search: {algorithms: {ppo: .nan}}", "search.algorithms.ppo: expected a number, got nan"),
         ("matrix: {seed: [0, 1]}",
-         "matrix: makes several jobs, one is expected here; `podracer submit` and `podracer run` take them"),
+         "matrix: makes several jobs, expected one; use `podracer submit` or `podracer run`"),
         ("evaluation: {episodes: 7}", "evaluation.episodes: expected 8 to 10_000, got 7"),
     ],
 )  # fmt: skip
@@ -188,8 +188,8 @@ def test_data_sets_are_found_beside_the_file(tmp_path: Path) -> None:
         ("{table: " + "p" * 300 + "}", f"data.table: {'p' * 100!r} cannot be looked up: File name too long"),
         ('{table: "a\\0b"}', r"data.table: 'a\x00b' cannot be looked up: embedded null byte"),
         (
-            "{table: ~nobody-here/a}",
-            "data.table: '~nobody-here/a' cannot be looked up: Could not determine home directory",
+            "{table: ~missing-user/a}",
+            "data.table: '~missing-user/a' cannot be looked up: Could not determine home directory",
         ),
         ("{table: 3}", "data.table: expected a path, got 3"),
         ("[a.csv]", "data: expected a mapping, got a list"),
@@ -209,7 +209,7 @@ def test_a_data_set_that_is_an_argument_already(tmp_path: Path) -> None:
     (tmp_path / "prices.csv").touch()
     text = TRADING.replace("StockTrading-v0", "{id: StockTrading-v0, kwargs: {table: x}}")
     found = _mistakes(text + "data: {table: prices.csv}", tmp_path)
-    assert found == ["job.yaml:4: data.table: is in environment.kwargs too: table can have one value only"]
+    assert found == ["job.yaml:4: data.table: is also in environment.kwargs: give table once"]
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

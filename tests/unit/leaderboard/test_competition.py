@@ -175,7 +175,7 @@ BAD: dict[str, tuple[Callable[[], Spec], str]] = {
         "from 0 to 1",
     ),
     "no range": (lambda: spec(search=ppo(Dimension(hyperparameter="gamma"))), "has no range"),
-    "an action space that nobody can act in": (
+    "an action space without an algorithm": (
         lambda: spec(environment_description=IMPOSSIBLE),
         "no algorithm can act",
     ),

@@ -26,7 +26,7 @@ def test_all_agents_are_made_at_once_and_pods_take_their_share() -> None:
     assert arena.propose(places=3).members == ()
 
 
-def test_nobody_begins_the_next_generation_before_the_last_has_ended_this_one() -> None:
+def test_a_generation_begins_once_all_agents_have_ended_the_former_one() -> None:
     arena = Arena(Generational, RULES)
     arena.propose(places=5)
     for agent in arena.training:
@@ -133,7 +133,7 @@ def test_without_a_limit_there_is_always_another() -> None:
 
 @pytest.mark.parametrize("pods", [1, 3, 7])
 def test_more_agents_than_pods_and_several_shapes(pods: int) -> None:
-    """Whoever asks gets one shape; every agent has had each generation once, however many cohorts that takes."""
+    """Each request gets one shape; every agent has had each generation once, however many cohorts that takes."""
     arena = Arena(Generational, replace(RULES, population=12, exploration=0.2, generations=6), WIDE)
     for _ in range(200):
         for _ in range(pods):

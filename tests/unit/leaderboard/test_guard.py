@@ -108,7 +108,7 @@ NONSENSE: dict[str, tuple[Any, str]] = {
         "expected an agent that waits and is not pinned",
     ),
     "replaces by name": (created(child(replaced="a0001")), "replaces 'a0001', expected an agent that waits"),
-    "a copy of nobody": (created(child(parents=())), "start is <Start.COPY: 'copy'> with 0 parents"),
+    "a copy without a parent": (created(child(parents=())), "start is <Start.COPY: 'copy'> with 0 parents"),
     "fresh with a parent": (created(child(start=Start.FRESH)), "with 1 parents"),
     "an unknown start": (created(child(start="clone")), "start is 'clone'"),
     "a fusion of one": (created(child(start=Start.FUSE)), "with 1 parents"),
@@ -121,7 +121,7 @@ NONSENSE: dict[str, tuple[Any, str]] = {
         created(child(hyperparameters=OTHER_NETWORK, shape=shape_of("ppo", OTHER_NETWORK))),
         "is not of the network of its parent",
     ),
-    "something else entirely": (Cohort((), 7), "proposed what cannot be read: TypeError"),  # type: ignore[arg-type]
+    "something else entirely": (Cohort((), 7), "gave an unreadable proposal: TypeError"),  # type: ignore[arg-type]
 }
 
 
@@ -146,7 +146,9 @@ def test_what_cannot_be_is_not_carried_out(case: str) -> None:
     answer, problem = asked(lambda: cohort)
     assert problem is not None
     assert expected in problem.message
-    assert problem.message.startswith("generator theirs proposed what cannot be")
+    assert problem.message.startswith(
+        ("generator theirs gave an invalid proposal: ", "generator theirs gave an unreadable proposal: ")
+    )
     assert problem.message.endswith("; Tournament proposes in its place")
     assert answer == of_the_tournament()
 
@@ -177,7 +179,7 @@ def test_one_that_cannot_even_be_made_is_stood_in_for() -> None:
     assert "raised OSError: no such file" in problem.message
 
 
-def test_one_that_does_not_return_holds_up_nobody_and_is_asked_again_once_it_has(
+def test_one_that_does_not_return_blocks_no_call_and_is_asked_again_once_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guard, "DEADLINE_S", 0.1)
@@ -196,7 +198,7 @@ def test_one_that_does_not_return_holds_up_nobody_and_is_asked_again_once_it_has
         assert answer == of_the_tournament()
         return "" if problem is None else problem.message
 
-    assert "has not answered within 0.1 s" in ask()
+    assert "gave no answer within 0.1 s" in ask()
     assert "still has not answered an earlier call" in ask()
     assert len(calls) == 1
     returns.set()
@@ -240,11 +242,11 @@ def test_of_a_long_story_the_end_is_told() -> None:
     assert len(problem.detail) <= guard.MAX_DETAIL
 
 
-def test_nobody_may_be_proposed_only_where_that_will_change() -> None:
+def test_no_members_may_be_proposed_only_where_that_will_change() -> None:
     competition = Competition(RULES, WIDE, Tournament, Tournament, LowerBoundUpdater(RULES))
     asleep, empty = make_population(EIGHT), make_population([])
     for population in (asleep, empty):
-        with pytest.raises(InvalidInput, match="the job would wait for ever"):
+        with pytest.raises(InvalidInput, match="the job would wait forever"):
             guard.check_cohort(Cohort(), competition, population, REQUEST)
         guard.check_cohort(Cohort(finished=True), competition, population, REQUEST)
         guard.check_cohort(Cohort(), competition, population, CohortRequest(4, algorithms=frozenset({"sac"})))

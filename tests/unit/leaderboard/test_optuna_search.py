@@ -141,7 +141,7 @@ def test_with_the_exploration_probability_they_begin_from_nothing() -> None:
 
 
 def test_weights_that_do_not_fit_are_not_taken() -> None:
-    """All that live have the narrow network; whoever gets the wide one begins from nothing."""
+    """All that live have the narrow network; an agent with the wide one begins from scratch."""
     space = SearchSpace({"ppo": 1.0}, {"ppo": {"learning_rate": RATE, "hidden_sizes": Choice(((8, 8), (16, 16)))}})
     new = [each for seed in range(10) for each in propose(space=space, seed=seed)[1]]
     starts = {(each.hyperparameters["hidden_sizes"], each.start) for each in new}

@@ -39,7 +39,7 @@ def test_equal_scores_never_give_way() -> None:
     assert bottom([1.0, 1.0, 1.0, 4.0]) == []
 
 
-def test_a_fraction_of_zero_replaces_nobody_and_of_one_all_but_the_best() -> None:
+def test_a_fraction_of_zero_replaces_none_and_of_one_all_but_the_best() -> None:
     assert bottom([1.0, 2.0, 3.0, 4.0], 0.0) == []
     assert bottom([1.0, 2.0, 3.0, 4.0], 1.0) == [1.0, 2.0, 3.0]
 
@@ -62,7 +62,7 @@ def test_a_line_has_one_score_in_a_rung_that_of_its_round_nearest_to_here() -> N
     assert peer_scores(ended("a", 100.0, 1.0), others) == (1.0, 4.0, 3.0)
 
 
-def test_nobody_is_held_against_those_that_had_more() -> None:
+def test_an_agent_is_not_held_against_those_that_had_more() -> None:
     others = [ended(name, 125.0, 99.0) for name in "bcdef"] + [ended("g", 100.0, 2.0)]
     assert peer_scores(ended("a", 100.0, 1.0), others) == (1.0, 2.0)
 

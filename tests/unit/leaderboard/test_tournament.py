@@ -136,7 +136,7 @@ def test_who_was_never_judged_or_never_trained_stays() -> None:
     assert {1, 2} <= set(numbers(propose(population(people))))
 
 
-def test_a_loser_trains_on_where_nobody_better_has_a_checkpoint() -> None:
+def test_a_loser_trains_on_where_no_better_agent_has_a_checkpoint() -> None:
     people = [replace(each, best_score=None) for each in EIGHT]
     assert numbers(propose(population(people))) == list(range(1, 9))
 
@@ -291,14 +291,14 @@ def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() ->
     assert numbers(late) == [2, 3, 4], "it waits for its turn"
 
 
-def test_where_nobody_gets_better_half_of_the_new_agents_are_the_donors_algorithm_from_nothing() -> None:
+def test_where_no_line_improves_half_of_the_new_agents_restart_the_donors_algorithm() -> None:
     space = SearchSpace({"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}})
     stuck = replace(population(EIGHT), stagnates=True)
     created = [each for seed in range(50) for each in propose(stuck, space=space, seed=seed).created]
     fresh = [each for each in created if each.action is Action.FRESH]
     assert 0.35 < len(fresh) / len(created) < 0.65
     assert {each.algorithm for each in fresh} == {"ppo"}
-    assert all(each.parents == () and "nobody gets better" in each.reason for each in fresh)
+    assert all(each.parents == () and "no line improves" in each.reason for each in fresh)
     assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)
 
 
@@ -334,10 +334,10 @@ def test_every_pod_gets_its_part_of_those_that_are_left() -> None:
     cohort = propose(population(best, created=8), places=4, rules=HALVED)
     assert len(cohort.members) == 2, "the population is for two such pods"
     other = propose(population([replace(each, state=State.TRAINING) for each in best], created=8), 4, rules=HALVED)
-    assert len(other.members) == 1, "a pod for which nobody is left gets a new agent"
+    assert len(other.members) == 1, "a pod without a waiting agent gets a new one"
 
 
-def test_nobody_leaves_without_a_successor_where_nobody_gets_better() -> None:
+def test_no_agent_leaves_without_a_successor_where_no_line_improves() -> None:
     cohort = propose(at_a_milestone(EIGHT, stagnates=True), rules=HALVED)
     assert cohort.retired == ()
     assert len(cohort.created) == 4

@@ -55,7 +55,7 @@ def test_strangers_are_not_found() -> None:
         served(commands, lambda: commands.checkpoint(["zz"]))
 
 
-def test_between_rounds_nobody_answers() -> None:
+def test_between_rounds_questions_are_refused() -> None:
     commands = Commands()
     with pytest.raises(PreconditionFailed):
         commands.fetch_policy("")

@@ -1,4 +1,4 @@
-"""What a learner calls itself where nobody says it."""
+"""A learner's default name."""
 
 from __future__ import annotations
 

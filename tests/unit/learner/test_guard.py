@@ -43,7 +43,7 @@ def test_the_term_counts_from_when_the_renewal_was_sent(guard: LeaseGuard, clock
     clock.now = 108.9  # 10 s, less a margin of 1 s
     guard.check()
     clock.now = 109.1
-    with pytest.raises(Fenced, match="term passed"):
+    with pytest.raises(Fenced, match="term ended"):
         guard.check()
 
 
@@ -64,7 +64,7 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(guard: LeaseGuar
         guard.check()
 
 
-def test_expired_stays_expired_even_if_nobody_looked_in_between(guard: LeaseGuard, clock: Clock) -> None:
+def test_expired_stays_expired_even_without_a_check_in_between(guard: LeaseGuard, clock: Clock) -> None:
     guard.extend(100.0, 10.0)
     clock.now = 120.0
     with pytest.raises(Fenced):

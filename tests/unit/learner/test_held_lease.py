@@ -1,4 +1,4 @@
-"""The thread that keeps a lease: what it delivers, and what it does when nobody answers."""
+"""The thread that renews a lease: what it delivers, and what it does without an answer."""
 
 from __future__ import annotations
 

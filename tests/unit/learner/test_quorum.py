@@ -14,7 +14,7 @@ HERE, LOST = True, False
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
-        ([], math.inf),  # nobody is known yet
+        ([], math.inf),  # no learner is known yet
         ([Share(16, False, 2.0)], math.inf),
         ([Share(16, False, 0.0)], math.inf),  # lost, but without it there is nothing
         ([Share(16, HERE)], 0.0),
@@ -33,7 +33,7 @@ def test_it_goes_on_with_half_of_the_environments_and_a_grace(shares: list[Share
     assert remaining_wait_s(shares) == expected
 
 
-def test_half_is_enough_but_nobody_is_not() -> None:
+def test_half_is_enough_but_none_is_not() -> None:
     assert [has_quorum(present, 7) for present in range(8)] == [False] * 4 + [True] * 4
     assert not has_quorum(0, 0)
 

@@ -181,7 +181,7 @@ def test_the_cache_knows_an_agent_only_where_it_stood_and_forgets_when_told(stor
 
 
 def test_a_follower_keeps_what_it_has_seen_for_when_it_leads_or_follows_again(store: FolderStore) -> None:
-    """Nobody tells it where its lead has taken the agents."""
+    """It does not know how far its lead has trained the agents."""
     lead, follower = (Run(fresh(), store, ReplayCache()).train(updates) for updates in (10, 7))
     cache = ReplayCache()
     references = lead.write(store, replay=False)

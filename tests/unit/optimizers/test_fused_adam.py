@@ -71,7 +71,7 @@ def test_a_frozen_member_keeps_every_bit_even_with_nan_gradients() -> None:
 
 
 @pytest.mark.usefixtures("fused")
-def test_nobody_moves_where_nobody_is_active() -> None:
+def test_no_parameter_moves_without_an_active_member() -> None:
     adam = trained([torch.zeros(MEMBERS, dtype=torch.bool)])
     assert torch.equal(adam.parameters, numbers(MEMBERS, SIZE))
     assert adam.step_count.sum() == 0

@@ -25,7 +25,7 @@ def test_the_bound_of_paired_differences() -> None:
     assert paired_lower_bound([1.0], [2.0]) == -math.inf
 
 
-def test_luck_promotes_nobody() -> None:
+def test_luck_promotes_no_challenger() -> None:
     won, reason = is_won(evaluation(10.0, 20.0, 30.0), evaluation(11.0, 22.0, 33.0), 0.0)
     assert not won, "2 - 2.484 is below 0"
     assert "-0.484" in reason

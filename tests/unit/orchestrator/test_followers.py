@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ("taken", "learners", "rank"),
     [((), 1, None), ((), 2, 1), ((1,), 2, None), ((1, 3), 4, 2), ((2, 3), 4, 1), ((1, 2, 3), 4, None), ((), 5, 1)],
 )
-def test_a_follower_gets_the_least_rank_that_nobody_has(taken, learners, rank):
+def test_a_follower_gets_the_lowest_free_rank(taken, learners, rank):
     assert followers.free_rank(taken, learners) == rank
 
 

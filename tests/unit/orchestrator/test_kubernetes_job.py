@@ -258,7 +258,7 @@ def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
     assert spec["priorityClassName"] == "research"
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert spec_of(make(FUSED, template=place(template, listed, "any"))) == spec_of(make(FUSED, template=template))
-    with pytest.raises(InvalidInput, match="there is no pod profile t4 any more"):
+    with pytest.raises(InvalidInput, match="the pod profile t4 no longer exists"):
         place(template, listed, "t4")
 
 

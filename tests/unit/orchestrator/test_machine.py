@@ -68,7 +68,7 @@ def test_no_library_no_gpu_said_once(monkeypatch, caplog):
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Two devices, the second of which is somebody else's."""
+    """Two devices, the second of which another program uses."""
     used = [2, 50]
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)

@@ -68,7 +68,7 @@ def test_it_says_what_keeps_the_pool_from_growing(wanted, room, limit):
     assert share_pods([wanted], room).limit == limit
 
 
-def test_nobody_wants_anything():
+def test_without_demand():
     assert share_pods([], Room(cores=2)).counts == {}
     assert FairShare().order([]) == []
 
@@ -202,7 +202,7 @@ def test_who_joins_is_not_level_with_one_that_waits_for_another_kind_of_pod():
 def test_a_job_that_has_left_is_not_put_level():
     fair, loads = FairShare(), [Load("a", 1.0, 0.0, 0), Load("b", 1.0, 4.0, 1)]
     fair.turns(loads)
-    fair.turns(loads[1:])  # somebody has looked whose snapshot has no `a`
+    fair.turns(loads[1:])  # a caller whose snapshot has no `a`
     fair.level(["a"], "b", loads)
     fair.level(["b"], "a", loads)
     assert fair.order(loads) == ["a", "b"]

@@ -102,7 +102,7 @@ def test_an_extension_that_is_not_installed_beside_us_is_refused(
     assert [violation.field for violation in caught.value.violations] == [f"evolution.{kind}"]
 
 
-def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_fusion_is_refused_with_the_installed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.fusions")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "mean", "weighted", "outer", "mine"):
@@ -115,7 +115,7 @@ def test_a_fusion_that_nobody_offers_is_refused_with_those_that_there_are(monkey
     assert [violation.field for violation in told.value.violations] == ["pod.fusion.name"]
 
 
-def test_an_evaluator_that_nobody_offers_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_evaluator_is_refused_with_the_installed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = EntryPoints([EntryPoint("mine", "not.there:Mine", "podracer.evaluators")])
     monkeypatch.setattr(extensions, "entry_points", lambda group: installed.select(group=group))
     for name in ("", "greedy_episodes", "backtest", "mine"):

@@ -61,5 +61,5 @@ def test_port_zero_gets_its_port() -> None:
 @pytest.mark.parametrize(
     ("text", "wildcard"), [("0.0.0.0:1", True), ("[::]:1", True), ("127.0.0.1:1", False), ("unix:///a", False)]
 )
-def test_nobody_can_call_everywhere(text: str, wildcard: bool) -> None:
+def test_a_wildcard_address_cannot_be_called(text: str, wildcard: bool) -> None:
     assert parse_address(text).is_wildcard is wildcard

@@ -30,8 +30,8 @@ def test_roles(authorizer: Authorizer) -> None:
         assert token not in str(caught.value)
 
 
-def test_method_missing_from_the_table_is_for_nobody(authorizer: Authorizer) -> None:
-    with pytest.raises(PermissionRefused, match="is for nobody"):
+def test_method_missing_from_the_table_is_for_no_role(authorizer: Authorizer) -> None:
+    with pytest.raises(PermissionRefused, match="is for no role"):
         authorizer.authorize("/podracer.T/Forgotten", bearer("pod-token"))
 
 

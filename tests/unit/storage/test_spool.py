@@ -127,7 +127,7 @@ def test_who_reads_finds_what_has_not_arrived(spool: Spool, behind: AwayStore, t
 def test_the_limit_holds_and_room_comes_back(spool: Spool, behind: AwayStore) -> None:
     behind.error = Unavailable("away")
     spool.put("c/1", b"x" * 900)
-    with pytest.raises(Exhausted, match="900 bytes wait") as caught:
+    with pytest.raises(Exhausted, match="900 bytes already wait") as caught:
         spool.put("c/2", b"x" * 200)
     assert caught.value.reason == "SPOOL_FULL"
     behind.error = None
@@ -159,7 +159,7 @@ def test_closing_gives_up_what_has_not_arrived(behind: AwayStore, folder: SpoolF
         spool.put("e/2", b"x")
 
 
-def test_an_unforeseen_error_leaves_nobody_waiting(spool: Spool, behind: AwayStore) -> None:
+def test_an_unexpected_error_leaves_no_caller_waiting(spool: Spool, behind: AwayStore) -> None:
     behind.error = ValueError("a bug")  # type: ignore[assignment]
     spool.put("f/1", b"x")
     with pytest.raises(PodracerError, match=r"f/1.*a bug"):
@@ -169,10 +169,10 @@ def test_an_unforeseen_error_leaves_nobody_waiting(spool: Spool, behind: AwaySto
 def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spools").mkdir()
     (tmp_path / "spools").chmod(0o777)
-    with pytest.raises(InvalidInput, match="this user's alone"):
+    with pytest.raises(InvalidInput, match="must belong to this user"):
         SpoolFolder(tmp_path / "spools", 1000, only_ours=True)
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(InvalidInput, match="this user's alone"):
+    with pytest.raises(InvalidInput, match="must belong to this user"):
         SpoolFolder(tmp_path / "link", 1000, only_ours=True)
 
 

@@ -13,7 +13,7 @@ from podracer_core.telemetry.instruments import OTHER, Counter, Gauge, Histogram
 from support.telemetry import CountedMetrics
 
 
-def test_nothing_is_counted_where_nobody_listens() -> None:
+def test_nothing_is_counted_without_a_meter() -> None:
     assert not metrics.are_wanted()
     metrics.UPDATES.add(1, algorithm="ppo")
     metrics.WORKERS.set(3)

@@ -1,4 +1,4 @@
-"""What shows metrics and traces: dashboards and documents name what there is, and the parts find each other."""
+"""What shows metrics and traces: dashboards and documents name existing metrics, and the parts find each other."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_disk_that_is_full_ends_the_writing_and_nothing_else(
     monkeypatch.setattr(os, "write", full)
     files.add(finished(1))
     files.add(finished(2))
-    assert caplog.text.count("no more spans are written") == 1
+    assert caplog.text.count("stopped writing spans") == 1
 
 
 def test_secrets_in_errors_are_hidden(tmp_path: Path) -> None:

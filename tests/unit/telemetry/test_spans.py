@@ -1,4 +1,4 @@
-"""Spans: who is whose child, what is recorded, and that nothing is where nobody records."""
+"""Spans: parents, what is recorded, and that nothing is without a recorder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_parent_no_span(kept: KeptSpans, parent: str) -> None:
     assert not kept.spans
 
 
-def test_a_parent_that_nobody_records(kept: KeptSpans) -> None:
+def test_an_unrecorded_parent(kept: KeptSpans) -> None:
     with span("x", PARENT[:-1] + "0", begins=True) as own:
         assert own is NO_SPAN
     assert not kept.spans

@@ -75,9 +75,9 @@ def test_the_sampler_is_the_environments(
         wait_until(lambda: len(collector.spans) == count, 30, "the spans")
 
 
-def test_a_collector_that_is_away_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_collector_blocks_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        taken.bind(("127.0.0.1", 0))  # without a listener
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
         with telemetry("worker", TelemetryOptions()):
             span("x", begins=True).end()

@@ -63,7 +63,7 @@ def test_an_epoch_is_an_update_or_as_many_as_the_job_says(make_fused_session: Ca
     while not session.finished:
         session.step()
     # The other learner's steps count as the round's own once they are fused: about half as many updates are needed.
-    # The first epoch is one update: until then nobody has statistics.
+    # The first epoch is one update: until then no learner has statistics.
     updates = 1 + every * -(-5 // every)
     assert session.progress().updates == updates
     assert session.moment().env_steps == [2 * updates * STEPS] * 2

@@ -60,7 +60,7 @@ def test_a_whole_number_may_come_as_a_real_one() -> None:
         "a list",
         "a fraction",
         "a crowd",
-        "nobody",
+        "no member",
         "the algorithm",
     ],
 )

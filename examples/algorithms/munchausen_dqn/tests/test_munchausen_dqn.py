@@ -78,7 +78,7 @@ def test_an_agent_learns_in_company_what_it_learns_alone(index: int) -> None:
     assert_equal_members(together, index, alone, 0)
 
 
-def test_a_diverged_agent_stays_as_it_was_and_harms_nobody() -> None:
+def test_a_diverged_agent_stays_as_it_was_and_does_no_harm() -> None:
     broken, sound = Training(*AGENTS), Training(*AGENTS)
     broken.algorithm.hyperparameters["gamma"][1] = torch.nan
     before = broken.algorithm.policy.member_state(1)

@@ -1,4 +1,4 @@
-"""The median of what learners bring: one that has gone astray moves nobody."""
+"""The median of the learners' states: a single diverged learner does not move it."""
 
 from __future__ import annotations
 

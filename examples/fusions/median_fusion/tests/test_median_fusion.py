@@ -23,7 +23,7 @@ def fused(before: FusionState, *learners: FusionState) -> Tensor:
     return fuse(Median(FusionOptions()), before, contributions).parameters["weight"][:, 0]
 
 
-def test_one_that_has_gone_astray_moves_nobody() -> None:
+def test_one_diverged_learner_does_not_move_the_others() -> None:
     assert fused(learner(0.0), learner(1.0), learner(2.0), learner(1e9)).tolist() == [2.0]
 
 

@@ -11,14 +11,14 @@ from podracer_leaderboard.generator import Generator
 from podracer_leaderboard.seating import seat
 
 MINIMUM_PEERS = 4
-"""The median of fewer scores stops nobody."""
+"""With fewer scores no agent is stopped."""
 
 
 class MedianStopping(Generator):
     """Golovin et al. 2017, Google Vizier, KDD, section 3.2.2.
 
     An agent trains on as long as its last score is no worse than the median of its rung, which is what all others had
-    reached after as much training; else a fresh one begins in its place. Nobody's weights are copied. Unlike there, the
+    reached after as much training; else a fresh one begins in its place. No weights are copied. Unlike there, the
     median is of scores and not of running means, so a curve that falls is stopped as well.
     """
 

@@ -58,11 +58,11 @@ def test_whoever_is_worse_than_the_median_makes_room_for_a_fresh_one() -> None:
     assert len(cohort.members) == 8
 
 
-def test_equal_scores_stop_nobody() -> None:
+def test_equal_scores_stop_no_agent() -> None:
     assert propose([waiting(number, 5.0) for number in range(1, 9)]).created == ()
 
 
-def test_nobody_is_stopped_by_fewer_than_four() -> None:
+def test_fewer_than_four_scores_stop_no_agent() -> None:
     cohort = propose([waiting(number, float(number)) for number in range(1, 4)])
     assert [new.replaced for new in cohort.created] == [None] * 5
 

@@ -29,14 +29,14 @@ Artifact = artifact_service_pb2.Artifact
 
 
 def _resource(name: str) -> str:
-    """The resource name of a data set that is called `name`, or has that resource name."""
+    """The resource name of a data set; `name` is its short name or its resource name."""
     return name if name.startswith("projects/") else f"{DEFAULT_PROJECT}/artifacts/{name}"
 
 
 def store_data_set(servers: Servers, name: str, path: Path, *, former_sha256: str = "") -> Artifact:
-    """Let `name` stand for the file from now on. Jobs that were given its former content keep that.
+    """Store the file as the new content of `name`. Jobs that use its former content keep that.
 
-    Raises Fenced (ARTIFACT_CHANGED) where it does not stand for `former_sha256` any more, which the file was made from.
+    Raises Fenced (ARTIFACT_CHANGED) if `name` no longer has the content `former_sha256`, which the file was made from.
     """
     header = artifact_service_pb2.UploadHeader(
         parent=DEFAULT_PROJECT, artifact_id=name, kind=_KIND, replace=True, replaced_sha256=former_sha256
@@ -45,20 +45,21 @@ def store_data_set(servers: Servers, name: str, path: Path, *, former_sha256: st
 
 
 def data_sets(servers: Servers) -> Iterator[Artifact]:
-    """All of the project, newest first; those that a job file's `data:` uploaded are called by their SHA-256."""
+    """The project's data sets, newest first. Those uploaded by a job file's `data:` are named by their SHA-256."""
     request = artifact_service_pb2.ListArtifactsRequest(parent=DEFAULT_PROJECT, kind=_KIND)
     for page in pages(servers.artifact_service.ListArtifacts, request):
         yield from page.artifacts
 
 
 def describe_data_set(servers: Servers, name: str) -> Artifact:
-    """Raises NotFound, InvalidInput for an artifact that is no data set."""
+    """A data set's artifact. Raises NotFound, and InvalidInput for an artifact that is not a data set."""
     try:
         artifact = servers.describe(_resource(name))
     except NotFound as error:
-        raise NotFound(f"there is no data set {name}; `podracer data list` names those there are") from error
+        raise NotFound(f"there is no data set {name}; `podracer data list` shows all data sets") from error
     if artifact.kind != _KIND:
-        raise InvalidInput(f"{name} is no data set, but a {artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]}")
+        kind = artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]
+        raise InvalidInput(f"{name} is an artifact of kind {kind}, expected a data set")
     return artifact
 
 
@@ -73,9 +74,9 @@ def download_data_set(servers: Servers, name: str) -> Iterator[tuple[Artifact, P
 
 
 def fetch_data_set(servers: Servers, name: str, target: Path) -> Artifact:
-    """Write the data set to the new file `target`. Raises AlreadyExists, InvalidInput where it cannot be written."""
+    """Write the data set to the new file `target`. Raises AlreadyExists, and InvalidInput if it cannot be written."""
     if target.exists():
-        raise AlreadyExists(f"{target} is there already; choose another file", path=target)
+        raise AlreadyExists(f"{target} already exists; choose another file", path=target)
     with download_data_set(servers, name) as (artifact, file):
         try:
             shutil.copyfile(file, target)
@@ -85,7 +86,7 @@ def fetch_data_set(servers: Servers, name: str, target: Path) -> Artifact:
 
 
 def delete_data_set(servers: Servers, name: str) -> Artifact:
-    """Raises NotFound, and PreconditionFailed while a job needs it."""
+    """Delete a data set. Raises NotFound, and PreconditionFailed while a job needs it."""
     artifact = describe_data_set(servers, name)
     servers.artifact_service.DeleteArtifact(artifact_service_pb2.DeleteArtifactRequest(name=artifact.name))
     return artifact

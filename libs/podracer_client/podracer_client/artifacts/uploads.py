@@ -30,10 +30,10 @@ Header = artifact_service_pb2.UploadHeader
 
 
 def upload_files(store: Store, spec: JobSpec) -> JobSpec:
-    """`spec` with its code folder and its data sets in the object store instead of here.
+    """Upload the code folder and data sets of `spec`; returns it with references to the object store.
 
-    What is there already, by its SHA-256, is not sent again. Raises InvalidInput that names the field where a file
-    cannot be sent, and what the server refuses.
+    Files that the store has already, by SHA-256, are not sent again. Raises InvalidInput that names the field of a file
+    that cannot be sent, and the server's errors.
     """
     environment = spec.environment
     if environment.code_path:
@@ -78,7 +78,7 @@ def _refused(name: str, problem: str) -> InvalidInput:
 
 
 def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) -> StoredFile:
-    """Store the file unless it is there; `name` is what it is called here."""
+    """Store the file unless the store has it; `name` is its local name."""
     header.parent = DEFAULT_PROJECT
     request = artifact_service_pb2.GetArtifactRequest(name=f"{DEFAULT_PROJECT}/artifacts/{header.sha256}")
     try:
@@ -99,6 +99,6 @@ def _requests(header: Header, pieces: Iterator[bytes]) -> Iterator[artifact_serv
 
 
 def _plain_name(path: Path) -> str:
-    """The file's name in the characters that every machine has; its ending is what matters."""
+    """The file's name in portable characters; its ending stays."""
     name = _NOT_IN_NAMES.sub("_", path.name)[-99:]
     return name if re.match(r"\w", name) else f"_{name}"

@@ -26,24 +26,24 @@ def fork(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Another hyperparameter than the agent's, inside the algorithm's bounds; any number of them.",
+            help="A hyperparameter to change, within the algorithm's bounds; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Make a new agent from an agent's weights, with other hyperparameters; it is trained next, beside the others."""
+    """Make a new agent from an agent's weights, with changed hyperparameters. The new agent is trained next."""
     from podracer_client.policies.environment import parsed_arguments
 
     hyperparameters = parsed_arguments(settings or (), "a hyperparameter")
     with server.connect() as client:
         made = client.job(job).fork_agent(agent, hyperparameters)
-    name = short_name(made) if made else "its name is told in the job's events: the leaderboard is away"
+    name = short_name(made) if made else "the leaderboard is unreachable; the job's events will name the new agent"
     sys.stdout.write(f"forked {short_name(agent)}: {name}\n")
 
 
 @application.command()
 @with_server
 def pin(server: ServerOptions, job: JobName, agent: AgentName) -> None:
-    """Have no other agent take its place until it is unpinned."""
+    """Protect an agent from being replaced."""
     with server.connect() as client:
         client.job(job).pin_agent(agent)
     sys.stdout.write(f"pinned {short_name(agent)}\n")
@@ -52,7 +52,7 @@ def pin(server: ServerOptions, job: JobName, agent: AgentName) -> None:
 @application.command()
 @with_server
 def unpin(server: ServerOptions, job: JobName, agent: AgentName) -> None:
-    """Let others take its place again."""
+    """Allow an agent to be replaced again."""
     with server.connect() as client:
         client.job(job).unpin_agent(agent)
     sys.stdout.write(f"unpinned {short_name(agent)}\n")
@@ -61,7 +61,7 @@ def unpin(server: ServerOptions, job: JobName, agent: AgentName) -> None:
 @application.command()
 @with_server
 def stop(server: ServerOptions, job: JobName, agent: AgentName) -> None:
-    """Train it no more once its round has ended; its checkpoints and results stay."""
+    """Stop training an agent at the end of its round. Its checkpoints and results stay."""
     with server.connect() as client:
         client.job(job).stop_agent(agent)
     sys.stdout.write(f"stopped {short_name(agent)}\n")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def algorithms(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this one with all its hyperparameters.")
+        str | None, typer.Argument(metavar="[NAME]", help="Show this algorithm and all its hyperparameters.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the algorithms, built in and of installed packages, or show one; needs no server."""
+    """List built-in and installed algorithms, or show one. Needs no server."""
     from podracer_core.catalogue.algorithms import broken_algorithms, find_algorithm, known_algorithms
 
     found = list(known_algorithms().values()) if name is None else [find_algorithm(name)]

@@ -52,7 +52,7 @@ application = typer.Typer(
 )
 
 _HERE = "On this machine"
-_SERVER = "With a server (or what `podracer up` or `podracer run` have started)"
+_SERVER = "With a server (`podracer up` and `podracer run` start one on this machine)"
 _POLICIES = "Policies"
 
 

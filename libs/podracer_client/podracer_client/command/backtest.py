@@ -37,7 +37,9 @@ Data = Annotated[
 Start = Annotated[
     str, typer.Option("--from", metavar="DATE", help="The first day.", show_default="the job's test split")
 ]
-End = Annotated[str, typer.Option("--to", metavar="DATE", help="The last day.", show_default="the last there is")]
+End = Annotated[
+    str, typer.Option("--to", metavar="DATE", help="The last day.", show_default="the last day of the table")
+]
 Index = Annotated[
     str, typer.Option("--index", metavar="COLUMN", help="Column of the table with the level of an index.")
 ]
@@ -46,7 +48,7 @@ Baselines = Annotated[
     typer.Option(
         "--against",
         metavar="NAME",
-        help="buy_and_hold, equal_weight_daily, equal_weight_monthly or cash; any number of them.",
+        help="buy_and_hold, equal_weight_daily, equal_weight_monthly or cash; may be repeated.",
         show_default="buy_and_hold and equal_weight_monthly",
     ),
 ]
@@ -54,8 +56,8 @@ Walk = Annotated[
     bool,
     typer.Option(
         "--walk-forward",
-        help="The policies, trained up to later and later days, one after the other: each acts until the next one "
-        "was selected.",
+        help="Chain policies that were trained up to later and later days: each acts until the day by which the next "
+        "one was selected.",
     ),
 ]
 Output = Annotated[
@@ -81,8 +83,8 @@ def backtest(
     figures: FiguresFolder = None,
     json: Json = False,
 ) -> None:
-    """Play a trading policy through days that it has not seen, beside what it is held against; writes a page
-    (index.html) and every fill (trades.csv) into a folder."""
+    """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and all fills
+    (trades.csv)."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies.environment import parsed_arguments
     from podracer_client.policies.folders import policy_folders
@@ -92,7 +94,7 @@ def backtest(
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
     arguments |= {name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text}
     if walk and (ensemble or len(policies) < 2):
-        raise InvalidInput("--walk-forward: name two policies or more, in the order of time, and no --ensemble")
+        raise InvalidInput("--walk-forward: give at least two policies, earliest first, and no --ensemble")
     title = short_name(policies[0].rstrip("/"))
     folder = output or Path(f"{title}-backtest")
     for each in (folder, figures) if figures else (folder,):

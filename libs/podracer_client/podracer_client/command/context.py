@@ -11,7 +11,7 @@ import typer
 from podracer_client.display.output import columns
 from podracer_client.servers.contexts import Contexts, Place
 
-application = typer.Typer(no_args_is_help=True, help="Servers by name: where the commands go, and how they get there.")
+application = typer.Typer(no_args_is_help=True, help="Name the servers that commands connect to.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
 
@@ -20,11 +20,13 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.",
 def add(
     name: Name,
     kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="A cluster, reached by kubectl with your own kubeconfig. Required.")
+        bool, typer.Option("--kubernetes", help="Connect to a cluster through kubectl and your kubeconfig. Required.")
     ] = False,
-    namespace: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where Podracer runs there.")] = "podracer",
+    namespace: Annotated[
+        str, typer.Option(metavar="NAMESPACE", help="Podracer's namespace in the cluster.")
+    ] = "podracer",
     kube_context: Annotated[
-        str, typer.Option(metavar="NAME", help="The context of kubectl.", show_default="kubectl's current one")
+        str, typer.Option(metavar="NAME", help="The kubectl context.", show_default="kubectl's current one")
     ] = "",
 ) -> None:
     """Add a context, or replace the one of that name, and use it from now on.
@@ -35,7 +37,7 @@ def add(
     from podracer_client.servers.cluster import current_kube_context
 
     if not kubernetes:
-        raise typer.BadParameter("say of what kind it is", param_hint="--kubernetes")
+        raise typer.BadParameter("required: a context names a cluster", param_hint="--kubernetes")
     place = Place(namespace, kube_context or current_kube_context())
     _keep(name, place, f"the namespace {namespace} of {place.kube_context or 'the cluster that kubectl finds'}")
 
@@ -45,7 +47,10 @@ def set_servers(
     name: Name,
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the orchestrator.", show_default=False)],
     token_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="File with the client token; it stays where it is.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE", help="File with the client token. The context stores its path only.", show_default=False
+        ),
     ],
     leaderboard: Annotated[str, typer.Option(metavar="ADDRESS", help="Of the leaderboard.", show_default="none")] = "",
     tls: Annotated[
@@ -87,7 +92,7 @@ def list_contexts() -> None:
 
 @application.command()
 def remove(name: Name) -> None:
-    """Forget a context; what it stands for stays as it is."""
+    """Remove a context. The servers keep running."""
     contexts = Contexts.read()
     _ = contexts[name]
     del contexts.known[name]

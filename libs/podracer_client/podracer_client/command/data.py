@@ -18,7 +18,7 @@ from podracer_core.errors import InvalidInput
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import artifact_service_pb2
 
-application = typer.Typer(no_args_is_help=True, help="Import price tables, invent some, store them by name.")
+application = typer.Typer(no_args_is_help=True, help="Import, generate and store price tables.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.", show_default=False)]
 
@@ -37,7 +37,7 @@ def import_table(
     ] = "auto",
     daily_limit: Annotated[
         float | None,
-        typer.Option(metavar="X", help="A fall over night beyond it (0.1: 10 %) is an ex-rights date."),
+        typer.Option(metavar="X", help="An overnight fall above this fraction (0.1: 10 %) is an ex-rights date."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.parquet", help="Write the table there.")
@@ -45,11 +45,11 @@ def import_table(
     name: Annotated[str, typer.Option(metavar="NAME", help="Store it on the server under this name.")] = "",
     append: Annotated[
         bool,
-        typer.Option("--append", help="Add the new bars to the data set NAME; what both have must be equal."),
+        typer.Option("--append", help="Add the new bars to the data set NAME. Bars in both must be equal."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check a price table, say what is remarkable about it, and store it as Parquet in a file or on the server."""
+    """Check a price table, report its gaps and outliers, and store it as Parquet in a file or on the server."""
     from podracer_client.trading.data_import import ImportRequest, import_market_data, inspection_text
 
     if output is not None:
@@ -79,16 +79,16 @@ def make(
     tickers: Annotated[int, typer.Option(metavar="K", help="How many.")] = 5,
     bars: Annotated[int, typer.Option(metavar="N", help="Bars of each.")] = 600,
     interval: Annotated[str, typer.Option(metavar="day|minute", help="Length of a bar; 390 minutes a day.")] = "day",
-    seed: Annotated[int, typer.Option(metavar="N", help="Another seed makes another market.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the market.")] = 0,
     start: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The first day.")] = datetime(2020, 1, 6),
     strength: Annotated[
-        float, typer.Option(metavar="X", help="Of the trends that can be learned, in volatilities of a bar. 0: none.")
+        float, typer.Option(metavar="X", help="Strength of the learnable trends, in volatilities of a bar. 0: none.")
     ] = 0.3,
-    halts: Annotated[int, typer.Option(metavar="N", help="Of each ticker: stretches of bars that it lacks.")] = 0,
-    ex_rights: Annotated[int, typer.Option(metavar="N", help="Ex-rights dates that nobody has adjusted.")] = 0,
+    halts: Annotated[int, typer.Option(metavar="N", help="Gaps in the bars of each ticker.")] = 0,
+    ex_rights: Annotated[int, typer.Option(metavar="N", help="Unadjusted ex-rights dates.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make an invented market: correlated prices with regimes, trends, jumps and gaps; the same for the same seed."""
+    """Generate a synthetic market: correlated prices with regimes, trends, jumps and gaps. Seeded."""
     from podracer_client.trading.data_import import write_market
     from podracer_core.market_data.synthetic import SyntheticMarket
 
@@ -115,7 +115,7 @@ def make(
 @application.command("list")
 @with_server
 def list_data_sets(server: ServerOptions, json: Json = False) -> None:
-    """The data sets of the server, newest first. NAME.0123456789abcdef is what NAME was before, kept for its jobs."""
+    """List the server's data sets, newest first. NAME.0123456789abcdef is an older version of NAME that jobs need."""
     from podracer_client.artifacts.data_sets import data_sets
 
     with server.connect() as client:
@@ -136,7 +136,7 @@ def list_data_sets(server: ServerOptions, json: Json = False) -> None:
 @application.command()
 @with_server
 def show(server: ServerOptions, name: Name, json: Json = False) -> None:
-    """What a data set holds."""
+    """Show what a data set holds."""
     from podracer_client.artifacts.data_sets import download_data_set
     from podracer_core.market_data.canonical import read_provenance
 

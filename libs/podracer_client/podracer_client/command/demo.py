@@ -34,7 +34,7 @@ def demo(
         bool | None,
         typer.Option(
             "--open/--no-open",
-            help="Show the champion on the page at the end, until Ctrl-C, or film it into DIR.",
+            help="At the end, show the champion on a page until Ctrl-C, or write a video of it into DIR.",
             show_default="on a terminal",
         ),
     ] = None,

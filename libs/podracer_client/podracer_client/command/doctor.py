@@ -15,11 +15,13 @@ def doctor(
     folder: StateFolderOption = Path("runs"),
     store: Annotated[
         str,
-        typer.Option(metavar="URL", help="Try this object store too (PODRACER_STORE's form).", envvar="PODRACER_STORE"),
+        typer.Option(
+            metavar="URL", help="Check this object store too (a URL as in PODRACER_STORE).", envvar="PODRACER_STORE"
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Tell what this machine has and lacks; ends with 1 where something that is required is missing."""
+    """Check what this machine has and lacks. Exits with 1 if something required is missing."""
     from podracer_client.local.machine import examine
 
     findings = examine(folder, store)

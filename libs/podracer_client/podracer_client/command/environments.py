@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from podracer_core.catalogue.environments import ArgumentInfo, EnvironmentInfo
     from podracer_core.catalogue.spaces import BoxSpace, Space
 
-_UNKNOWN = "told when a job starts"
+_UNKNOWN = "known once a job starts"
 _MOST_BOUNDS = 12  # numbers of a bound that are shown one by one
 
 
 def environments(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this one with its arguments and a job to start from.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show this environment, its arguments and a job file to start from."),
     ] = None,
     gymnasium: Annotated[
-        bool, typer.Option("--gymnasium", help="List Gymnasium's instead, the newest version of each.")
+        bool, typer.Option("--gymnasium", help="List Gymnasium's environments instead, newest version of each.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the environments, built in and of installed packages, or show one; needs no server."""
+    """List built-in and installed environments, or show one. Needs no server."""
     from podracer_core.catalogue.environments import (
         broken_environments,
         find_environment,

@@ -46,20 +46,25 @@ def init(
         str,
         typer.Option(
             metavar="RETURN",
-            help="The return at which the job ends, or none: the best there is within the time.",
+            help="The return at which the job ends, or none to train for the whole time.",
             show_default="asked for; else what the environment counts as solved",
         ),
     ] = "",
     max_duration: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long it may take at most.", show_default="asked for; else 10m")
+        str,
+        typer.Option(metavar="DURATION", help="The longest time the job may take.", show_default="asked for; else 10m"),
     ] = "",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="An algorithm; any number of them.", show_default="auto: all that suit"),
+        typer.Option(
+            metavar="NAME",
+            help="An algorithm; may be repeated.",
+            show_default="auto: all that can act in the environment",
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a commented job file; asks on a terminal for what no option says."""
+    """Write a commented job file. Asks for missing options on a terminal."""
     from podracer_client.command.environments import label_of
     from podracer_core.catalogue.environments import find_environment, reward_threshold
 
@@ -69,7 +74,7 @@ def init(
     max_duration = max_duration or _ask("How long it may take at most", _DURATION)
     file = file or Path(f"{label_of(info.id)}.yaml")
     if file.exists() and not force:
-        raise AlreadyExists(f"{file} is there already; --force replaces it", path=file)
+        raise AlreadyExists(f"{file} already exists; --force replaces it", path=file)
     text = commented_job(info, target, max_duration, algorithm or ())
     lacking = _check(text, file)
     write_whole(file, text.encode())

@@ -30,13 +30,13 @@ def jobs(
         typer.Option(
             "--filter",
             metavar="TEXT",
-            help="Only jobs for which this is so: 'state=RUNNING AND environment=CartPole-v1 AND labels.team!=vision "
+            help="Only jobs that match: 'state=RUNNING AND environment=CartPole-v1 AND labels.team!=vision "
             "AND create_time>=2026-01-31T00:00:00Z'.",
         ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """List jobs, newest first; of a state folder also when nothing runs there."""
+    """List jobs, newest first. Needs no running server for a state folder."""
     from podracer_client.display.messages import job_json
 
     with server.read() as client:
@@ -70,7 +70,7 @@ def jobs(
 
 @with_server
 def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
-    """Show one job: its figures, pods and latest events; of a state folder also when nothing runs there."""
+    """Show one job: its figures, pods and latest events. Needs no running server for a state folder."""
     from podracer_client.display.messages import job_json
     from podracer_client.display.snapshot import take_snapshot
     from podracer_client.display.summary import JobSummary
@@ -96,7 +96,7 @@ def job(server: ServerOptions, name: JobName, json: Json = False) -> None:
 
 @with_server
 def cancel(server: ServerOptions, job: JobName) -> None:
-    """End a job; what it has reached stays."""
+    """Cancel a job. Its results stay."""
     with server.connect() as client:
         cancelled = client.job(job).cancel()
     sys.stdout.write(f"{cancelled.name}: {cancelled.state}\n")
@@ -104,7 +104,7 @@ def cancel(server: ServerOptions, job: JobName) -> None:
 
 @with_server
 def delete(server: ServerOptions, job: JobName) -> None:
-    """Delete an ended job with its leaderboard and checkpoints; a continuous one with its generations."""
+    """Delete an ended job, its leaderboard and its checkpoints; of a continuous job also its generations."""
     with server.connect() as client:
         found = client.job(job)
         found.delete()
@@ -122,7 +122,7 @@ def scale(
         int | None, typer.Option("--min", metavar="N", help=f"Pods at least{_TEAMS}.", show_default="as it is")
     ] = None,
 ) -> None:
-    """Change how many pods may work for a job, also while it runs: pods join, or end their update and leave."""
+    """Change how many pods may work for a job. For a running job, pods join, or finish their update and leave."""
     if most is None and least is None:
         raise typer.BadParameter("say how many pods: --max N, --min N, or both", param_hint="--max / --min")
     with server.connect() as client:

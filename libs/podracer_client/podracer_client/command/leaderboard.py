@@ -23,22 +23,22 @@ _SIDES = ("champion", "challenger")
 _TITLES = ("no", "time", "generation", "alias", "decision", "policy", *_SIDES, "reason")
 
 AliasName = Annotated[
-    str, typer.Option("--as", metavar="ALIAS", help="The alias.", show_default="champion, or what the job calls it")
+    str, typer.Option("--as", metavar="ALIAS", help="The alias.", show_default="champion, or the job's own alias")
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the history.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown in the history.")]
 
 
 @with_server
 def leaderboard(
     server: ServerOptions,
     job: JobName,
-    watch: Annotated[bool, typer.Option("--watch", help="Print it again whenever it changes.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Print the leaderboard again at each change.")] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Show every hyperparameter, not only those that differ or are unusual.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show the ranked agents of a job, best first; of a state folder also when nothing runs there."""
+    """Show a job's ranked agents, best first. Needs no running server for a state folder."""
     show = partial(_show_leaderboard, server, watch=watch, every=every, json=json)
     try:
         show(leaderboard_name(job))
@@ -66,14 +66,14 @@ def promote(
             "--agent",
             metavar="AGENT|CHECKPOINT",
             help="An agent's id or name, or the name of a checkpoint.",
-            show_default="the best; of a continuous job that of its newest generation",
+            show_default="the best one; for a continuous job the best one of its newest generation",
         ),
     ] = "",
     alias: AliasName = "",
     reason: Reason = "",
     json: Json = False,
 ) -> None:
-    """Point an alias of a job's leaderboard at a policy; servers of the alias follow."""
+    """Point an alias of a job's leaderboard at a policy. Policy servers that follow the alias load it."""
     with server.connect() as client:
         _show_promotion(client.promote(job, policy, alias=alias, reason=reason), json=json)
 
@@ -82,7 +82,7 @@ def promote(
 def rollback(
     server: ServerOptions, job: JobName, alias: AliasName = "", reason: Reason = "", json: Json = False
 ) -> None:
-    """Point an alias back at the policy before; once more, at the one before that."""
+    """Point an alias back at its previous policy. Each further rollback goes one policy further back."""
     with server.connect() as client:
         _show_promotion(client.roll_back(job, alias=alias, reason=reason), json=json)
 
@@ -91,10 +91,10 @@ def rollback(
 def history(
     server: ServerOptions,
     job: JobName,
-    alias: Annotated[str, typer.Option(metavar="ALIAS", help="Only of this alias.")] = "",
+    alias: Annotated[str, typer.Option(metavar="ALIAS", help="Only this alias.")] = "",
     json: Json = False,
 ) -> None:
-    """Show what was promoted, what was not, and why, newest first; of a state folder also when nothing runs there."""
+    """Show promotions and rejections with their reasons, newest first. Needs no running server for a state folder."""
     with server.read() as client:
         found = client.promotions(job, alias=alias)
     if json:
@@ -103,7 +103,7 @@ def history(
     elif found:
         sys.stdout.write(columns(_TITLES, [_row(each) for each in found], right=("no", "generation", *_SIDES)) + "\n")
     else:
-        sys.stdout.write(f"{short_name(job)}: nothing was promoted yet\n")
+        sys.stdout.write(f"{short_name(job)}: no policy was promoted yet\n")
 
 
 def _show_board(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:

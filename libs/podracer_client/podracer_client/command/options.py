@@ -19,27 +19,29 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.
 JobName = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="The job's id, or the name in its file while only one job has it.", show_default=False
+        metavar="JOB",
+        help="The job's id, or the name in its job file if only one job has that name.",
+        show_default=False,
     ),
 ]
 Policies = Annotated[
     list[str],
     typer.Argument(
         metavar="CHECKPOINT|JOB",
-        help="A checkpoint's folder, its name on a server (projects/default/jobs/JOB/checkpoints/best), or a job: its "
-        "best policy, or hf://OWNER/REPO. Several checkpoints act together; the best comes first.",
+        help="A checkpoint's folder, its name on a server (projects/default/jobs/JOB/checkpoints/best), a job (for its "
+        "best policy), or hf://OWNER/REPO. Several policies form an ensemble; name the best one first.",
         show_default=False,
     ),
 ]
 EnsembleSize = Annotated[
-    int, typer.Option("--ensemble", min=0, metavar="K", help="The K best candidates of the job act together.")
+    int, typer.Option("--ensemble", min=0, metavar="K", help="Use an ensemble of the job's K best candidates.")
 ]
 EnsembleRule = Annotated[
     str,
     typer.Option(
         "--rule",
         metavar="mean|vote",
-        help="How several act together: by the mean of their actions where these are real numbers, else by vote.",
+        help="How an ensemble acts: by the mean of real-valued actions, or by vote over choices.",
         show_default="by action space",
     ),
 ]
@@ -48,7 +50,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Another argument of the environment, as in environment.kwargs of a job file; any number of them.",
+        help="Change an argument of the environment, as in environment.kwargs of a job file; may be repeated.",
     ),
 ]
 FiguresFolder = Annotated[
@@ -56,7 +58,9 @@ FiguresFolder = Annotated[
     typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
 ]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
-MaxPods = Annotated[int, typer.Option(min=0, metavar="N", help="Pods at most. 0: what the machine has room for.")]
+MaxPods = Annotated[
+    int, typer.Option(min=0, metavar="N", help="The most pods to run. 0: as many as the machine has room for.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print log lines instead of a live table.")]
 

@@ -37,14 +37,14 @@ def evaluate(
             min=0,
             max=10_000,
             metavar="N",
-            help="Episodes with fresh seeds. 0: the stored evaluation's again; of several policies 100 fresh ones.",
+            help="Episodes with fresh seeds. 0: the stored episodes again, or 100 fresh ones for an ensemble.",
         ),
     ] = 0,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a policy: its stored episodes once more, or fresh ones, or in a changed environment; or several that act
-    together, beside each of them alone."""
+    """Evaluate a policy on its stored episodes, on fresh ones, or in a changed environment. An ensemble is compared
+    with each of its policies."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import evaluation_text as texts
     from podracer_client.policies.environment import bring_files, changed_environment, parsed_arguments
@@ -72,7 +72,7 @@ def evaluate(
         sys.stdout.write(texts.alone_text(response, arguments))
     if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
         sys.stderr.write(
-            "podracer: the stored returns did not come again; was the policy trained on another kind of machine, "
+            "podracer: the returns differ from the stored ones. Was the policy trained on another kind of machine, "
             "or with another version of its environment?\n"
         )
 
@@ -104,7 +104,7 @@ def export(
     form: Annotated[Format, typer.Option("--format", help="Form of the policy.")] = Format.TORCH_EXPORT,
     json: Json = False,
 ) -> None:
-    """Write a policy, or several that act together as one, normalization included, that acts without Podracer."""
+    """Export a policy or an ensemble, with its normalization, to a file that works without Podracer."""
     require_writable(output)
 
     from podracer.evaluator.v1 import evaluator_service_pb2
@@ -149,28 +149,29 @@ def serve(
         list[str],
         typer.Argument(
             metavar="[NAME=]POLICY",
-            help="A checkpoint's folder, its name on a server, a job (its best policy), or JOB@ALIAS: what the alias "
-            "of the job's leaderboard points at, exchanged when it is moved. Policies of one NAME act together, the "
-            "best first.",
+            help="A checkpoint's folder, its name on a server, a job (for its best policy), or JOB@ALIAS: the policy "
+            "of that alias, replaced when the alias moves. Policies of one NAME form an ensemble; name the best first.",
             show_default=False,
         ),
     ],
     ensemble: EnsembleSize = 0,
     rule: EnsembleRule = "",
-    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the policy server listens.")] = "127.0.0.1:7710",
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address that the policy server listens on.")
+    ] = "127.0.0.1:7710",
     tokens: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder with the tokens that it accepts; made where missing.",
+            help="Folder with the tokens that the server accepts; made if missing.",
             show_default="runs/tokens",
         ),
     ] = None,
     follow_interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look where an alias points.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to check where an alias points.")
     ] = 5.0,
 ) -> None:
-    """Act with policies for whoever asks, until Ctrl-C: one small server, many policies."""
+    """Serve policies to clients over gRPC until Ctrl-C. One server holds many policies."""
     from podracer_client.policies.serve import ServeOptions, keep_serving
     from podracer_client.servers.connection import DEFAULT_FOLDER
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @with_server
 def capacity(server: ServerOptions, json: Json = False) -> None:
-    """Show what the pool of pods has and uses, what keeps it from growing, and each job's share."""
+    """Show the pool's resources and their use, what limits its growth, and each job's share."""
     from podracer_client.display.messages import capacity_json
 
     with server.connect() as client:
@@ -32,13 +32,13 @@ def capacity(server: ServerOptions, json: Json = False) -> None:
 @with_server
 def gc(
     server: ServerOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete the checkpoints that nothing needs any more, of all jobs.
+    """Delete checkpoints of all jobs that are no longer needed.
 
-    What is on a leaderboard, an alias's, an agent's newest or best, or in use stays, and so does whatever is younger
-    than an hour. The server does this by itself now and then.
+    Checkpoints stay if they are on a leaderboard, have an alias, are an agent's newest or best, are in use, or are
+    younger than an hour. The server also does this by itself from time to time.
     """
     with server.connect() as client:
         found = client.collect_checkpoints(dry_run=dry_run)

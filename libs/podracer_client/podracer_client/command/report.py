@@ -32,12 +32,14 @@ def report(
     ] = None,
     figures: FiguresFolder = None,
     experiment: Annotated[
-        bool, typer.Option("--experiment", help="Compare the jobs of the experiment, also where a job has its name.")
+        bool, typer.Option("--experiment", help="Compare the jobs of the experiment, even if a job has the same name.")
     ] = False,
-    video: Annotated[bool, typer.Option("--video/--no-video", help="Film the champion for a job's page.")] = True,
+    video: Annotated[
+        bool, typer.Option("--video/--no-video", help="Add a video of the champion to a job's page.")
+    ] = True,
     json: Json = False,
 ) -> None:
-    """Write one HTML page about a job, or about the jobs of an experiment; of a state folder also when nothing runs."""
+    """Write an HTML page about a job or an experiment. Needs no running server for a state folder."""
     output = output or Path(f"{short_name(name)}-report.html")
     require_writable(output)
 
@@ -60,7 +62,7 @@ def _filmed(report: JobReport, client: Client, name: str, folder: Path | None) -
     """With a video of what the job has come to, or with the reason why there is none."""
     from podracer_client.policies.recording import film
 
-    sys.stderr.write("filming the champion; --no-video leaves it out\n")
+    sys.stderr.write("filming the champion; --no-video skips this\n")
     try:
         video: tuple[str, str] = film(best_checkpoint_name(client.full_name(name)), client, folder)
     except PodracerError as error:
@@ -78,13 +80,11 @@ def trace(
     folder: StateFolderOption = Path("runs"),
     traces: Annotated[
         Path | None,
-        typer.Option(
-            "--traces", metavar="DIR", help="The folder with the files of spans.", show_default="that of --dir"
-        ),
+        typer.Option("--traces", metavar="DIR", help="Folder with the span files.", show_default="that of --dir"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show where the time of a job went, from its creation to gradient steps, and write that as one HTML page."""
+    """Show where a job's time went, from its creation to the gradient steps, and write an HTML page."""
     from podracer_client.local.state_folder import StateFolder
     from podracer_client.traces.flame import flame_of, flame_text
     from podracer_client.traces.page import trace_page

@@ -24,9 +24,9 @@ def run(
     plain: Plain = False,
     json: Json = False,
     max_pods: MaxPods = 0,
-    web: Annotated[bool, typer.Option("--web", help="Show it live in a browser, too: prints the URL.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Also serve a live web page, and print its URL.")] = False,
 ) -> None:
-    """Run a job, or all jobs of a matrix, on this machine from start to end, on from where it stopped in the folder."""
+    """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same state folder."""
     from podracer_core.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)  # before anything is made or started
@@ -57,7 +57,7 @@ def up(
     ] = "127.0.0.1:7701",
     max_pods: MaxPods = 0,
 ) -> None:
-    """Keep the services running on this machine until Ctrl-C, for jobs that come by `podracer submit`."""
+    """Run the services on this machine until Ctrl-C, for jobs from `podracer submit`."""
     from podracer_client.local.services import ServiceOptions
     from podracer_client.local.up import keep_up
 

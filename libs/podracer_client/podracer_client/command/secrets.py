@@ -16,30 +16,35 @@ from podracer_core.errors import InvalidInput
 
 def secrets(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where they are to lie.", show_default=False)
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder to write.", show_default=False)
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A host's name or address that the certificates are to bear as well."),
+        typer.Option(metavar="NAME", help="A further host name or address for the certificates; may be repeated."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, metavar="N", help="How long the certificates are valid.")] = 365,
-    renew: Annotated[bool, typer.Option("--renew", help="Make the certificates anew, by the same authority.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Renew the certificates, signed by the same authority.")
+    ] = False,
     kubernetes: Annotated[
         bool,
-        typer.Option("--kubernetes", help="Instead of DIR: Secrets of this pod's namespace, looked after for ever."),
+        typer.Option("--kubernetes", help="Instead of DIR: create and renew Secrets in this pod's namespace."),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --kubernetes: end when none is missing.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --kubernetes: exit once all Secrets exist.")] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With --kubernetes: Secrets (or a pattern) that something else makes."),
+        typer.Option(metavar="NAME", help="With --kubernetes: a Secret (or a pattern) to leave alone."),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(envvar="PODRACER_KUBECONFIG", metavar="FILE", help="With --kubernetes: from outside a cluster."),
+        typer.Option(
+            envvar="PODRACER_KUBECONFIG",
+            metavar="FILE",
+            help="With --kubernetes: kubeconfig for use outside a cluster.",
+        ),
     ] = None,
 ) -> None:
-    """Make the tokens, certificates and keys of a deployment, as far as they are missing; DIR/roles/ROLE has what each
-    role is given."""
+    """Make the missing tokens, certificates and keys of a deployment. DIR/roles/ROLE holds the files of each role."""
     if kubernetes == (folder is not None):
         raise typer.BadParameter("expected either DIR or --kubernetes")
     if folder is None:
@@ -50,7 +55,7 @@ def secrets(
 
         configure_logging("secrets")
         stop = threading.Event()
-        if not once:  # the first process of a container hears no signal that it does not ask for
+        if not once:  # the first process of a container gets only the signals that it handles
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
         api = ClusterApi(in_cluster() if kubeconfig is None else read_kubeconfig(kubeconfig))
         keep(ClusterSecrets(api, without or (), host or (), days), stop, once=once, renew=renew)
@@ -58,7 +63,7 @@ def secrets(
     from podracer_client.secrets.deployment import create_secrets
 
     written = create_secrets(folder, host or (), days, renew=renew)
-    sys.stdout.write("".join(f"{path}\n" for path in written) or f"nothing is missing below {folder}\n")
+    sys.stdout.write("".join(f"{path}\n" for path in written) or f"{folder} is complete\n")
 
 
 def token(
@@ -67,10 +72,10 @@ def token(
         typer.Option(metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
     ] = None,
 ) -> None:
-    """Print a client's token: for PODRACER_TOKEN_FILE, or for the metadata `authorization: Bearer TOKEN` of a call."""
+    """Print the client token, for PODRACER_TOKEN_FILE or for the call metadata `authorization: Bearer TOKEN`."""
     from podracer_core.rpc.tokens import FileToken
 
     folder = tokens or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
     if folder is None:
-        raise InvalidInput("which tokens? Give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
+        raise InvalidInput("no folder of tokens: give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
     sys.stdout.write(f"{FileToken(folder / 'client')()}\n")

@@ -24,13 +24,13 @@ def log(
         typer.Option(
             "--to",
             metavar="tensorboard:DIR|mlflow:URI|wandb:PROJECT",
-            help="Where the runs go; may be repeated.",
+            help="The tracker to log to; may be repeated.",
             show_default=False,
         ),
     ],
     json: Json = False,
 ) -> None:
-    """Log a job to an experiment tracker, a run for each agent: until it has ended, also afterwards; again: goes on."""
+    """Log a job to an experiment tracker, one run per agent, until the job ends. Repeat the command to continue."""
     from podracer_client.loggers.destinations import open_logger
     from podracer_client.loggers.follow import follow
     from podracer_client.loggers.logger import Logger
@@ -57,20 +57,23 @@ def push(
     policy: Annotated[
         str,
         typer.Argument(
-            metavar="CHECKPOINT|JOB", help="A checkpoint's folder or name, or a job: its best.", show_default=False
+            metavar="CHECKPOINT|JOB",
+            help="A checkpoint's folder or name, or a job (for its best policy).",
+            show_default=False,
         ),
     ],
     destination: Annotated[
-        str, typer.Argument(metavar="hf://OWNER/REPO|mlflow:MODEL_NAME@URI", show_default=False, help="Where to.")
+        str,
+        typer.Argument(metavar="hf://OWNER/REPO|mlflow:MODEL_NAME@URI", show_default=False, help="The destination."),
     ],
     video: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A video of the policy.", exists=True, dir_okay=False, show_default=False),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="A repository that is made now is public.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
     json: Json = False,
 ) -> None:
-    """Share a policy with a page about it: its checkpoint for acting, curves, what was asked, versions, metrics."""
+    """Upload a policy with a model card: checkpoint, curves, job, versions and metrics."""
     from podracer_client.sharing.push import check_destination, push
 
     check_destination(destination)

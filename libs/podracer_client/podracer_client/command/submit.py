@@ -31,20 +31,20 @@ def submit(
     job_id: Annotated[
         str,
         typer.Option(
-            "--id", metavar="ID", help="The job's id; of a matrix's jobs ID-1, ID-2, ….", show_default="made up"
+            "--id", metavar="ID", help="The job's id. Jobs of a matrix are named ID-1, ID-2, …", show_default="made up"
         ),
     ] = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Watch it until it has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Watch the job until it ends.")] = False,
     submission: Annotated[
         str,
         typer.Option(
-            metavar="ID", help="Go on with a submission that was cut off, as it said.", show_default="a new one"
+            metavar="ID", help="Continue an interrupted submission by the id that it printed.", show_default="a new one"
         ),
     ] = "",
     plain: Plain = False,
     json: Json = False,
 ) -> None:
-    """Submit a job, or all jobs of a matrix, to a server; prints their names."""
+    """Submit a job, or all jobs of a matrix, to a server and print their names."""
     from podracer_core.jobs.experiment import load_experiment
 
     experiment = load_experiment(job_file)
@@ -70,14 +70,17 @@ def submit(
 
 @with_server
 def watch(server: ServerOptions, job: JobName, plain: Plain = False, json: Json = False) -> None:
-    """Watch a job until it has ended; Ctrl-C leaves it running."""
+    """Watch a job until it ends. Ctrl-C leaves it running."""
     with server.connect() as client:
         raise typer.Exit(_watch_job(server, client, client.job(job), plain=plain, json=json))
 
 
 def _check_submission(submission: str) -> None:
     if submission and not (submission.isalnum() and submission.isascii() and len(submission) <= 2 * _SUBMISSION_LENGTH):
-        raise InvalidInput(f"--submission {submission!r} is none that was printed here", reason="INVALID_SUBMISSION")
+        raise InvalidInput(
+            f"--submission {submission!r} is not a submission id; expected the one that `podracer submit` printed",
+            reason="INVALID_SUBMISSION",
+        )
 
 
 def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
@@ -88,7 +91,7 @@ def _submitted(client: Client, experiment: Experiment, submission: str, job_id: 
         return [client.submit(experiment.jobs[0], job_id=job_id)]
     specs = check_jobs(client, experiment.jobs)
     submission = submission or secrets.token_hex(_SUBMISSION_LENGTH)
-    again = f"if this is cut off, the same with --submission {submission} goes on"
+    again = f"if interrupted, repeat the command with --submission {submission} to continue"
     sys.stderr.write(f"submitting {len(specs)} jobs; {again}\n")
     return create_jobs(client, specs, submission, job_id=job_id)
 

@@ -40,12 +40,13 @@ def video(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the episode.")] = 0,
     steps: Annotated[
-        int, typer.Option(min=0, max=100_000, metavar="N", help="Steps at most. 0: 10,000.", show_default=False)
+        int,
+        typer.Option(min=0, max=100_000, metavar="N", help="The most steps to film. 0: 10,000.", show_default=False),
     ] = 0,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Film one episode of a policy, or of several that act together; needs an environment that draws pictures."""
+    """Film one episode of a policy or an ensemble. Needs an environment that draws pictures."""
     output = output or Path(f"{_title(policies[0])}.mp4")
     if output.suffix not in (".mp4", ".gif"):
         raise InvalidInput(f"--output {output}: expected a name that ends with .mp4 or .gif", path=output)

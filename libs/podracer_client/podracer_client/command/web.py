@@ -17,22 +17,25 @@ from podracer_client.command.options import ServerOptions, with_server
 def web(
     server: ServerOptions,
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where the page listens; beyond loopback it needs --key-file.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address that the page listens on. Beyond loopback, --key-file is required."
+        ),
     ] = "127.0.0.1:0",
     key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with the page's key, in place of one in the URL.", show_default=False),
+        typer.Option(metavar="FILE", help="File with the page's key, instead of a key in the URL.", show_default=False),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:PORT]", help="Another name by which browsers reach it; may be repeated."),
+        typer.Option(metavar="NAME[:PORT]", help="A further host name of the page; may be repeated."),
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    view: Annotated[str, typer.Option(metavar="PATH", help="What it shows first, as after the # of its links.")] = "",
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    view: Annotated[str, typer.Option(metavar="PATH", help="The first view, as after # in the page's links.")] = "",
 ) -> None:
-    """Show jobs live in a browser until Ctrl-C: curves, lineage, pods, leaderboard; and act on them.
+    """Serve a live web page until Ctrl-C: curves, lineage, pods, leaderboard, and actions on jobs.
 
-    Of a state folder also when nothing runs there.
+    Needs no running server for a state folder.
     """
     from podracer_client.processes.interrupts import INTERRUPTED, Interrupts
     from podracer_client.web.serving import serve_page

@@ -60,7 +60,7 @@ class ExperimentDisplay:
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
         """They have ended, or we stop watching; called once, last."""
-        text = comparison_text(jobs, self._axes) if jobs else "nothing is known of the jobs yet"
+        text = comparison_text(jobs, self._axes) if jobs else "the server has not reported the jobs yet"
         if missed := [short_name(job.name) for job in jobs if missed_target(job)]:
             text += f"\n\nbudget used, target missed: {', '.join(missed)}"
         if next_steps:

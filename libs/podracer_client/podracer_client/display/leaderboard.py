@@ -28,7 +28,7 @@ def leaderboard_text(
 ) -> str:
     """The ranking; `every` shows all hyperparameters, not only those that differ between agents or from defaults."""
     if not board.candidates:
-        return f"{board.name}: nobody is ranked yet; {board.agent_count} agents so far\n"
+        return f"{board.name}: no agent is ranked yet; {board.agent_count} agents so far\n"
     if width is None:
         width = max(_LEAST_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
     agents = [candidate.agent for candidate in board.candidates]

@@ -1,4 +1,4 @@
-"""How a job ended: an exit code, and where it missed its target how far it came and what to try next."""
+"""The end of a job: an exit code, and for a missed target the best result and suggestions for another run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from podracer_core.config import format_seconds
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""
 _NEARLY = 0.95
-"""Part of a limit from which on it counts as the one that ended the job: a round is not begun for the rest."""
+"""The used part of a limit from which it counts as the one that ended the job: no round begins for the rest."""
 _FEW_AGENTS = 16
 
 
 def exit_code(jobs: Iterable[job_pb2.Job]) -> int:
-    """1 where one has not ended well, else 3 where one has missed its target, else 0."""
+    """1 if a job did not succeed, otherwise 3 if a job missed its target, otherwise 0."""
     jobs = list(jobs)
     if any(job.state != job_pb2.JOB_STATE_SUCCEEDED for job in jobs):
         return 1
@@ -32,7 +32,7 @@ def missed_target(job: job_pb2.Job) -> bool:
 
 
 def target_lines(job: job_pb2.Job) -> list[str]:
-    """How far a job came that missed its target, and what to try; none for another."""
+    """The best result of a job that missed its target, and suggestions; empty for any other job."""
     if not missed_target(job):
         return []
     titles = ["try next", *[""] * 5]
@@ -60,7 +60,7 @@ def _statistic(objective: evolution_pb2.Objective) -> str:
 
 
 def _advice(job: job_pb2.Job) -> Iterator[str]:
-    """Keys of the job file with other values, the most likely first."""
+    """Suggestions: keys of the job file with other values, the most likely first."""
     spec, objective, best = job.spec, job.spec.objective, job.progress.best
     has_best = job.progress.HasField("best")
     if has_best and score(best, objective) < objective.target_return <= best.mean:
@@ -77,7 +77,7 @@ def _advice(job: job_pb2.Job) -> Iterator[str]:
 
 
 def _longer(job: job_pb2.Job) -> Iterator[str]:
-    """Twice the limits that ended the job; all of them where none is nearly used: a round was too long for the rest."""
+    """Twice the limits that ended the job; all limits if none is nearly used: a round was too long for the rest."""
     objective, progress = job.spec.objective, job.progress
     duration, cost = seconds(objective.max_duration), seconds(objective.max_cost)
     limits = (

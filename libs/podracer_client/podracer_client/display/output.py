@@ -1,4 +1,4 @@
-"""What is written on stdout: aligned columns of text, tables, and JSON objects, one a line."""
+"""Output on stdout: aligned columns of text, tables, and JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """On stdout: folded to the width of a terminal, the first column never; a line a row in a pipe."""
+    """Write a table on stdout: wrapped at the width of a terminal, except the first column; one line per row in a
+    pipe."""
     if not sys.stdout.isatty():
         sys.stdout.write(columns(titles, rows) + "\n")
         return
@@ -42,7 +43,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def write_json(values: Mapping[str, Any], out: TextIO | None = None) -> None:
-    """One object, a line on stdout or `out`."""
+    """Write one object as a line on stdout or `out`."""
     out = sys.stdout if out is None else out
     out.write(json.dumps(values, ensure_ascii=False) + "\n")
     out.flush()

@@ -1,4 +1,4 @@
-"""A job's figures in plain values, made from its messages: what every display shows."""
+"""A job's figures as plain values, made from its messages, for every display."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podracer_client.names import short_name
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod that is not gone."""
+    """A pod that has not left."""
 
     name: str
     state: str
@@ -42,10 +42,10 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job at one moment. Times in seconds; None where there is nothing to say yet.
+    """A job at one moment. Times in seconds; None for unknown values.
 
-    `env_steps` are those of committed checkpoints, `live_env_steps` what pods report beyond it. `score_name` is what
-    the numbers of evaluations are called, `return` for most.
+    `env_steps` are those of committed checkpoints, `live_env_steps` those that pods report beyond them. `score_name` is
+    the name of the numbers of evaluations, usually `return`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Snapshot:
     agent_count: int
     pods: tuple[PodRow, ...]
     standing: tuple[tuple[str, str], ...] = ()
-    """Of a continuous job: titles and texts."""
+    """The standing of a continuous job: titles and texts."""
 
 
 def state_text(state: job_pb2.JobState.ValueType) -> str:
@@ -73,7 +73,7 @@ def state_text(state: job_pb2.JobState.ValueType) -> str:
 
 
 def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
-    """What a display shows of a job and its pods."""
+    """The snapshot of a job and its pods."""
     progress, objective = job.progress, job.spec.objective
     best = progress.best if progress.HasField("best") else None
     by_mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
@@ -131,7 +131,7 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
 
 
 def standing(job: job_pb2.Job) -> dict[str, str]:
-    """The generation it is at, its champion and what it waits for; nothing for an ordinary job."""
+    """The generation, the champion and the reason for waiting; empty for an ordinary job."""
     if not job.HasField("continuous_status"):
         return {}
     status = job.continuous_status

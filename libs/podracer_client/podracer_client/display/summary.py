@@ -1,4 +1,4 @@
-"""How a job ended, where its best policy is, and what to do next."""
+"""The end of a job: its result, the place of its best policy, and the next commands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JobSummary:
         }
 
     def problem_lines(self) -> list[str]:
-        """Why it has failed, with the user's own traceback where there is one; nothing for a job that has not."""
+        """The reason of a failure, with the traceback of the user's code if there is one; empty for any other job."""
         if not self.job.HasField("problem"):
             return []
         problem = self.job.problem
@@ -67,7 +67,7 @@ class JobSummary:
         return self.job.state == job_pb2.JOB_STATE_SUCCEEDED
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The summary as text."""
         progress = self.job.progress
         outcome = _OUTCOMES.get(self.job.outcome, "")
         if missed_target(self.job):
@@ -107,7 +107,7 @@ class JobSummary:
 
 
 def retrained_text(job: job_pb2.Job) -> str:
-    """The policy that the job ends with, and what it was trained on that the job's agents were not."""
+    """The final policy of the job, and the arguments that differ from those of the job's agents."""
     policy, changes = job.retrained, job.spec.retrain.kwargs
     others = ", ".join(f"{name} {value}" for name, value in sorted(arguments_from_message(changes, "").items()))
     steps = count_text(policy.checkpoint.env_steps)
@@ -115,13 +115,13 @@ def retrained_text(job: job_pb2.Job) -> str:
 
 
 def _ensemble_text(ensemble: job_pb2.Ensemble) -> str:
-    """What it reached, and its members."""
+    """The score of the ensemble, and its members."""
     agents = f"{ensemble.rule} of {', '.join(short_name(policy.agent) for policy in ensemble.policies)}"
     return f"{evaluation_text(ensemble.evaluation)}, {agents}" if ensemble.HasField("evaluation") else agents
 
 
 def program_words(argv: Sequence[str] | None = None) -> list[str]:
-    """What starts this command again from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
+    """The words that start this command from here: `podracer`, `.venv/bin/podracer`, `python -m podracer_client`."""
     first = (sys.argv if argv is None else argv)[0]
     if first.endswith("__main__.py"):
         return [_short_path(Path(sys.executable)), "-m", "podracer_client"]
@@ -138,7 +138,7 @@ def next_steps(
     again: Sequence[str] = (),
     checkpoint_options: Sequence[str] = (),
 ) -> list[str]:
-    """Commands to paste: go on, evaluate and export the policy at `checkpoint`, look at the leaderboard."""
+    """Commands to copy: continue, evaluate and export the policy at `checkpoint`, show the leaderboard."""
     commands = [again] if again else []
     if checkpoint:
         commands.append(["evaluate", checkpoint, *checkpoint_options])
@@ -148,7 +148,7 @@ def next_steps(
 
 
 def path_text(path: Path) -> str:
-    """A path relative to the working directory when it is below it."""
+    """A path, relative to the working directory if it lies below it."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 

@@ -34,7 +34,7 @@ _STATE_STYLES = {
 
 
 class TableDisplay(Display):
-    """Redraws a table on stderr; the end goes to `out`."""
+    """Redraws a table on stderr; the summary goes to `out`."""
 
     wants_agents = True
 
@@ -79,7 +79,7 @@ class TableDisplay(Display):
         write_summary(self._out, summary, next_steps)
 
     def render(self) -> RenderableType:
-        """Everything that is on the screen now."""
+        """The current contents of the screen."""
         parts: list[RenderableType] = []
         if self._snapshot is None:
             parts.append(Text("starting …", style="dim"))
@@ -93,7 +93,7 @@ class TableDisplay(Display):
         return Group(*parts)
 
     def _header(self, snapshot: Snapshot) -> RenderableType:
-        # Between two updates a running job's clock goes on.
+        # Between two updates the clock of a running job continues.
         running = snapshot.state == "RUNNING" and any(pod.state == "WORKING" for pod in snapshot.pods)
         elapsed = snapshot.train_seconds + (self._clock() - self._seen_s if running else 0.0)
         grid = Table.grid(padding=(0, 3))
@@ -131,7 +131,7 @@ def pod_table(pods: Sequence[PodRow]) -> Table:
 
 
 def agent_table(agents: Sequence[AgentRow], statistic: str) -> Table:
-    """The first agents of `agents`, which is sorted already; says how many it leaves out."""
+    """The first agents of `agents`, which is sorted, and a line with the number of omitted ones."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     titles = (("agent", False), ("algorithm", False), ("state", False), (f"best {statistic}", True), ("latest", True))
     for title, right in (*titles, ("steps", True), ("rung", True), ("from", False)):

@@ -1,4 +1,4 @@
-"""The SDK's way in: one object that knows the orchestrator and the leaderboard."""
+"""The entry point of the SDK: a client of the orchestrator and the leaderboard."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Client(Servers):
-    """Submits jobs and reads what became of them. Every method raises a PodracerError where the server refuses.
+    """Submits jobs and reads their results. Every method raises a PodracerError if the server refuses.
 
-    `job_service`, `artifact_service` and `leaderboard_service` are the plain stubs, for what has no method here.
+    `job_service`, `artifact_service` and `leaderboard_service` are the gRPC stubs, for calls without a method here.
     """
 
     @classmethod
@@ -39,11 +39,11 @@ class Client(Servers):
         context: str | None = None,
         allow_insecure: bool = False,
     ) -> Self:
-        """A client of the given servers, of a state folder, of a context (`podracer context`), of what PODRACER_CONTEXT
-        or PODRACER_ORCHESTRATOR … name, of ./runs, or of the current context.
+        """Connect to the first of these that is set: the given servers, `folder` or context (`podracer context`);
+        PODRACER_CONTEXT, or PODRACER_ORCHESTRATOR and so on; a server that runs in ./runs; the current context.
 
-        `tls` is a folder with ca.pem, cert.pem and key.pem, for servers that speak TLS (PODRACER_TLS).
-        Raises NotFound where no server is known, InvalidInput for an unreadable token or certificate.
+        `tls` is a folder with ca.pem, cert.pem and key.pem, for servers with TLS (PODRACER_TLS).
+        Raises NotFound if no server is known, InvalidInput for an unreadable token or certificate.
         """
         connection = find_connection(
             orchestrator,
@@ -61,10 +61,9 @@ class Client(Servers):
             raise
 
     def submit(self, job: str | Path | JobSpec, *, job_id: str = "", request_id: str | None = None) -> Job:
-        """Create a job from a job file or a JobSpec; checked here first, with the same rules as on the server.
+        """Create a job from a job file or a JobSpec. It is first checked here, with the same rules as on the server.
 
-        Its code and data are uploaded before. Raises InvalidInput with every bad field, AlreadyExists for a taken
-        `job_id`.
+        Uploads its code and data first. Raises InvalidInput with every bad field, AlreadyExists for a taken `job_id`.
         """
         from podracer_client.jobs.warm_starts import look_up_founders  # late: reading needs none of it
         from podracer_core.jobs.job_file import load_job_file
@@ -77,20 +76,23 @@ class Client(Servers):
         return Job(self, self.job_service.CreateJob(request).job)
 
     def upload_files(self, spec: JobSpec) -> JobSpec:
-        """`spec` with its code folder and its data sets in the server's object store, as a server takes it.
+        """Upload the code folder and data sets of `spec`; returns it with references to the object store.
 
-        Raises InvalidInput where one of them cannot be sent.
+        Raises InvalidInput if one of them cannot be sent.
         """
         from podracer_client.artifacts.uploads import upload_files
 
         return upload_files(self.artifact_service, spec)
 
     def job(self, name: str) -> Job:
-        """The job of that name or id, or the only one whose file has that name. Raises NotFound, InvalidInput."""
+        """A job by its resource name, its id, or the name in its job file if only one job has it.
+
+        Raises NotFound, InvalidInput.
+        """
         return Job(self, find_job(self, name))
 
     def full_name(self, job: str) -> str:
-        """The resource name of a job that is given as `job` takes it."""
+        """The resource name of a job; `job` accepts the same names."""
         return self.job(job).name
 
     def jobs(
@@ -100,7 +102,7 @@ class Client(Servers):
         matching: str = "",
         parent: str = DEFAULT_PROJECT,
     ) -> list[Job]:
-        """The jobs of a project, newest first; only those in `states`, and `matching` a filter, where given.
+        """The jobs of a project, newest first; if given, only those in `states` and those that match a filter.
 
         `matching` is the filter of ListJobs: `state=RUNNING AND labels.team=vision`. Raises InvalidInput for a bad one.
         """
@@ -108,18 +110,18 @@ class Client(Servers):
         return [Job(self, job) for page in pages(self.job_service.ListJobs, request) for job in page.jobs]
 
     def capacity(self, *, parent: str = DEFAULT_PROJECT) -> job_service_pb2.GetCapacityResponse:
-        """What the pool of pods has, what of it is in use, and each unfinished job's share."""
+        """The resources of the pool, their use, and each unfinished job's share."""
         return self.job_service.GetCapacity(job_service_pb2.GetCapacityRequest(parent=parent))
 
     def collect_checkpoints(
         self, *, dry_run: bool = False, parent: str = DEFAULT_PROJECT
     ) -> job_service_pb2.CollectCheckpointsResponse:
-        """Delete the checkpoints that nothing needs any more; with `dry_run` only say which these are."""
+        """Delete checkpoints that are no longer needed; with `dry_run` only list them."""
         request = job_service_pb2.CollectCheckpointsRequest(parent=parent, validate_only=dry_run)
         return self.job_service.CollectCheckpoints(request)
 
     def watch_leaderboard(self, name: str) -> Iterator[leaderboard_service_pb2.Leaderboard]:
-        """The ranking whenever it changes. Raises Unavailable when the server goes away."""
+        """Yield the ranking at each change. Raises Unavailable if the server becomes unreachable."""
         request = leaderboard_service_pb2.WatchLeaderboardRequest(
             name=name, after_revision=self.leaderboard(name).revision
         )
@@ -132,13 +134,13 @@ class Client(Servers):
         return [agent for page in pages(self.leaderboard_service.ListAgents, request) for agent in page.agents]
 
     def evaluations(self, leaderboard: str, *, agent: str = "") -> Iterator[agent_pb2.Evaluation]:
-        """Every evaluation of a leaderboard, or of one of its agents, oldest first; asked for page by page."""
+        """Every evaluation of a leaderboard or of one of its agents, oldest first. Reads page by page."""
         request = leaderboard_service_pb2.ListEvaluationsRequest(leaderboard=leaderboard, agent=agent)
         for page in pages(self.leaderboard_service.ListEvaluations, request):
             yield from page.evaluations
 
     def events(self, job: str, *, after_position: int = 0) -> Iterator[job_pb2.Event]:
-        """What happened to a job after a position of its log, oldest first; asked for page by page."""
+        """The events of a job after a position of its log, oldest first. Reads page by page."""
         request = job_service_pb2.ListEventsRequest(
             job=job_name(job), after_position=after_position, page_size=PAGE_SIZE
         )
@@ -152,7 +154,7 @@ class Client(Servers):
     def promote(self, job: str, policy: str = "", *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
         """Point an alias of the job at a policy: an agent (by name or id), a checkpoint (by name), or the job's best.
 
-        Raises NotFound, and PreconditionFailed (NO_CANDIDATE) where there is nothing that could be promoted.
+        Raises NotFound, and PreconditionFailed (NO_CANDIDATE) if there is no policy to promote.
         """
         name = self.full_name(job)
         request = job_service_pb2.PromotePolicyRequest(
@@ -165,13 +167,13 @@ class Client(Servers):
         return self.job_service.PromotePolicy(request).promotion
 
     def roll_back(self, job: str, *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:
-        """Point an alias back at the policy before. Raises PreconditionFailed (NO_FORMER_POLICY) where none is."""
+        """Point an alias back at its previous policy. Raises PreconditionFailed (NO_FORMER_POLICY) if there is none."""
         request = job_service_pb2.RollbackPolicyRequest(
             job=self.full_name(job), alias=alias, reason=reason, request_id=secrets.token_hex(16)
         )
         return self.job_service.RollbackPolicy(request).promotion
 
     def promotions(self, job: str, *, alias: str = "") -> list[job_service_pb2.Promotion]:
-        """What was promoted, what was not, and why, newest first."""
+        """Promotions and rejections with their reasons, newest first."""
         request = job_service_pb2.ListPromotionsRequest(job=self.full_name(job), alias=alias)
         return [each for page in pages(self.job_service.ListPromotions, request) for each in page.promotions]

@@ -1,4 +1,4 @@
-"""Several jobs of one file: all checked, then all created, each once; followed until the last one has ended."""
+"""Jobs of one file with a matrix: check all, then create each once; follow them until the last one ends."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _INTERVAL_S = 1.0
 
 
 def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-    """The specs with their files in the server's store, which it would take: no job has been created.
+    """Upload the files of all specs and have the server validate them; creates no job. Returns the uploaded specs.
 
-    Raises InvalidInput, naming the job, for the first that the server refuses.
+    Raises InvalidInput that names the first job which the server refuses.
     """
     stored: dict[object, tuple[StoredFile | None, DataSets]] = {}
     ready = []
@@ -50,9 +50,9 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
 
 
 def create_jobs(client: Client, specs: Sequence[JobSpec], submission: str, *, job_id: str = "") -> Iterator[Job]:
-    """Create them one after the other; what the same `submission` has created before is found, not made again.
+    """Create the jobs one by one. A repeated `submission` finds the jobs that it has created before.
 
-    `submission` is random and has at most 58 characters. With a `job_id` their ids are that and their numbers.
+    `submission` is random and has at most 58 characters. With a `job_id` the ids are `job_id` and a number.
     """
     for number, spec in enumerate(specs, 1):
         request = job_service_pb2.CreateJobRequest(
@@ -71,10 +71,10 @@ def follow_jobs(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[Mapping[str, Job]]:
-    """The jobs as they are, by name in the order of `names`, about once a second until all have ended.
+    """Yield the jobs by name, in the order of `names`, about once a second until all have ended.
 
-    A stream for each would be a thread for each. One that has been deleted is left out. Raises Unavailable when the
-    server has not answered for `patience_s`.
+    It polls, as a stream for each job would need a thread for each. Deleted jobs are left out. Raises Unavailable if
+    the server does not answer for `patience_s`.
     """
     last_answer = clock()
     while True:

@@ -1,4 +1,4 @@
-"""The job that a user means: by its id or resource name, or by the name in its file while only one job has it."""
+"""Find a job by its id, its resource name, or the name in its job file if only one job has it."""
 
 from __future__ import annotations
 

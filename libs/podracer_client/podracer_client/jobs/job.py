@@ -1,4 +1,4 @@
-"""One job as the SDK shows it."""
+"""A job in the SDK."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from podracer_core.catalogue.ranges import HyperparameterValue
 
 _DELETE_TIMEOUT_S = 600.0
-"""A store may take a while to delete many objects; the same call again goes on where this one was cut off."""
+"""Deleting many objects may take a while; a repeated call continues where the former one ended."""
 
 
 class Job:
-    """A job on a server; `message` is what was last heard of it, `refresh` asks again."""
+    """A job on a server. `message` is its last known state; `refresh` reads it again."""
 
     def __init__(self, servers: Servers, message: job_pb2.Job) -> None:
         self._servers = servers
@@ -48,50 +48,50 @@ class Job:
 
     @property
     def progress(self) -> job_pb2.JobProgress:
-        """Its figures: steps, times, the best evaluation."""
+        """Steps, times and the best evaluation."""
         return self.message.progress
 
     def refresh(self) -> Job:
-        """Ask the server again."""
+        """Read the job from the server again."""
         self.message = self._servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=self.name)).job
         return self
 
     def watch(self, *, after_position: int = 0, patience_s: float = 60.0) -> JobWatch:
-        """Iterate over its updates until it has ended; see JobWatch."""
+        """Iterate over the job's updates until it ends; see JobWatch."""
         return JobWatch(self._servers.job_service, self.name, after_position=after_position, patience_s=patience_s)
 
     def wait(self, *, patience_s: float = 60.0) -> Job:
-        """Return when it has ended, well or not. Raises Unavailable when the server is away for `patience_s`."""
+        """Wait until the job ends, in any state. Raises Unavailable if the server does not answer for `patience_s`."""
         for update in self.watch(after_position=self.message.event_position, patience_s=patience_s):
             self.message = update.job
         return self
 
     def cancel(self) -> Job:
-        """End it; what it has reached stays."""
+        """Cancel the job. Its results stay."""
         self.message = self._servers.job_service.CancelJob(job_service_pb2.CancelJobRequest(name=self.name)).job
         return self
 
     def delete(self) -> None:
-        """Delete it, its leaderboard and its checkpoints, and those of the jobs that it has made.
+        """Delete the job, its leaderboard and its checkpoints, and those of its generations.
 
-        Raises PreconditionFailed unless they have ended and no other job needs their checkpoints.
+        Raises PreconditionFailed unless all have ended and no other job needs their checkpoints.
         """
         request = job_service_pb2.DeleteJobRequest(name=self.name)
         self._servers.job_service.DeleteJob(request, timeout=_DELETE_TIMEOUT_S)
 
     def suspend(self, *, timeout_s: float | None = None) -> Job:
-        """Stop its pods after a last checkpoint, until it is resumed."""
+        """Stop the job's pods after a last checkpoint, until `resume`."""
         return self._set_suspended(True, timeout_s)
 
     def resume(self) -> Job:
         return self._set_suspended(False, None)
 
     def scale(self, *, least: int | None = None, most: int | None = None) -> Job:
-        """Change how many pods may work for it, also while it runs; what is not given stays.
+        """Change how many pods may work for the job, also while it runs. A limit that is not given stays.
 
-        As `pod.count` these are teams where an agent has several learners, of as many pods each.
+        As in `pod.count`, with several learners these are teams, each of as many pods.
 
-        Raises InvalidInput for a number that cannot be, PreconditionFailed where it has ended.
+        Raises InvalidInput for an invalid number, PreconditionFailed if the job has ended.
         """
         from podracer_core.jobs.pod import MAX_PODS
 
@@ -115,12 +115,12 @@ class Job:
         return self
 
     def pods(self) -> list[job_pb2.Pod]:
-        """The pods that work for it."""
+        """The pods that work for the job."""
         request = job_service_pb2.ListPodsRequest(parent=self.name.partition("/jobs/")[0], job=self.name)
         return [pod for page in pages(self._servers.job_service.ListPods, request) for pod in page.pods]
 
     def latest_events(self, count: int = 10) -> list[job_pb2.Event]:
-        """What happened to it last, oldest first."""
+        """The job's latest events, oldest first."""
         after = max(0, self.refresh().message.event_position - count)
         request = job_service_pb2.ListEventsRequest(job=self.name, after_position=after, page_size=count)
         return list(self._servers.job_service.ListEvents(request).events)
@@ -128,10 +128,10 @@ class Job:
     def fork_agent(
         self, agent: str, hyperparameters: Mapping[str, HyperparameterValue] | None = None, *, request_id: str = ""
     ) -> str:
-        """Make an agent from the weights of another one (by name or id), with some hyperparameters changed.
+        """Make a new agent from the weights of `agent` (name or id), with changed hyperparameters. It is trained next.
 
-        It is trained next, beside the others. Returns its name; empty where the leaderboard went away meanwhile, which
-        then makes it later. Raises InvalidInput with every bad hyperparameter, NotFound, PreconditionFailed.
+        Returns its name, or an empty text if the leaderboard became unreachable; it then makes the agent later. Raises
+        InvalidInput with every bad hyperparameter, NotFound, PreconditionFailed.
         """
         request = job_service_pb2.ForkAgentRequest(
             name=self._agent_name(agent), request_id=request_id or secrets.token_hex(16)
@@ -141,22 +141,22 @@ class Job:
         return self._servers.job_service.ForkAgent(request).agent
 
     def pin_agent(self, agent: str) -> None:
-        """Have no other agent take its place until it is unpinned. Raises NotFound, PreconditionFailed."""
+        """Protect an agent from being replaced, until `unpin_agent`. Raises NotFound, PreconditionFailed."""
         self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent)))
 
     def unpin_agent(self, agent: str) -> None:
-        """Let others take its place again."""
+        """Allow an agent to be replaced again."""
         self._servers.job_service.PinAgent(job_service_pb2.PinAgentRequest(name=self._agent_name(agent), unpin=True))
 
     def stop_agent(self, agent: str) -> None:
-        """Train it no more once its round has ended; its checkpoints and results stay."""
+        """Stop training an agent at the end of its round. Its checkpoints and results stay."""
         self._servers.job_service.StopAgent(job_service_pb2.StopAgentRequest(name=self._agent_name(agent)))
 
     def _agent_name(self, agent: str) -> str:
         return agent if "/" in agent else f"{self.name}/agents/{agent}"
 
     def leaderboard(self) -> leaderboard_service_pb2.Leaderboard:
-        """Its ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard yet."""
+        """The job's ranked candidates, best first. Raises PreconditionFailed while it has no leaderboard."""
         if not self.message.leaderboard:
             raise PreconditionFailed(
                 f"{self.name} has no leaderboard yet: its state is {self.state}", reason="NO_LEADERBOARD"
@@ -164,7 +164,7 @@ class Job:
         return self._servers.leaderboard(self.message.leaderboard)
 
     def download_best(self, target: str | Path) -> artifact_service_pb2.Artifact:
-        """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound while there is none."""
+        """Write the best candidate's checkpoint into the new folder `target`. Raises NotFound if there is none yet."""
         return self._servers.download(best_checkpoint_name(self.name), target)
 
 

@@ -1,4 +1,4 @@
-"""The candidates of another job that a new one starts from, as its leaderboard has them."""
+"""The candidates of another job's leaderboard that a new job starts from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["look_up_founders"]
 
 
 def look_up_founders(read: Callable[[str], leaderboard_service_pb2.Leaderboard], spec: JobSpec) -> JobSpec:
-    """`spec` with the best candidates of the job that its warm start names; `read` gives a leaderboard by its name.
+    """`spec` with the best candidates of the job named in its warm start; `read` returns a leaderboard by its name.
 
-    Raises InvalidInput where there is no such job, or it has no candidate.
+    Raises InvalidInput if the job does not exist, or has no candidate.
     """
     wanted = spec.warm_start
     if not isinstance(wanted, WarmStart):

@@ -19,7 +19,7 @@ _LONGEST_DELAY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """A job as it is now, what happened since the last update (oldest first), and its pods now."""
+    """A job's current state, the events since the last update (oldest first), and its current pods."""
 
     job: job_pb2.Job
     events: tuple[job_pb2.Event, ...]
@@ -31,9 +31,9 @@ class JobUpdate:
 
 
 class JobWatch:
-    """Updates of a job until it has ended; no event is missed or seen twice when the connection is lost in between.
+    """Iterates over the updates of a job until it ends. A lost connection neither loses nor repeats an event.
 
-    Iterating raises Unavailable when the server has not answered for `patience_s`, and what the server refuses with.
+    Iterating raises Unavailable if the server does not answer for `patience_s`, and the errors of the server.
     `cancel`, from any thread, ends it.
     """
 

@@ -1,7 +1,7 @@
 """Everything on one machine, for `podracer run` and `podracer up`.
 
-state_folder, services   the folder with all that lasts; orchestrator and leaderboard as processes over it
-run, run_experiment, up  what the commands do with them; foreground is what they share
-reading                  a state folder in which nothing runs
-evaluator                a private evaluator, for what needs torch
+state_folder, services   the folder with all durable state; orchestrator and leaderboard as processes over it
+run, run_experiment, up  the commands; foreground: their common part
+reading                  a state folder without running services
+evaluator                a private evaluator, for work that needs torch
 """

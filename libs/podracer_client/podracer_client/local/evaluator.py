@@ -1,4 +1,4 @@
-"""A private evaluator process: what needs torch is ordered from it, so that this process needs none."""
+"""A private evaluator process does the work that needs torch, so that this process does not import it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _STOP_S = 1.0
 
 @contextmanager
 def private_evaluator() -> Iterator[evaluator_service_pb2_grpc.EvaluatorServiceStub]:
-    """Start an evaluator on a socket of its own, with a token of its own, that may read this user's folders.
+    """Start an evaluator with its own socket and token, which may read this user's folders.
 
-    Raises Unavailable when it cannot start, PreconditionFailed where it is not installed.
+    Raises Unavailable if it cannot start, PreconditionFailed if it is not installed.
     """
     require_services("evaluator")
     with RunFolder() as run_folder:

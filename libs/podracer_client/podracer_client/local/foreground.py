@@ -1,4 +1,4 @@
-"""What `podracer run` is, whatever it follows: services, a thread that follows, Ctrl-C, the end."""
+"""The common part of `podracer run`: services, a thread that follows jobs, Ctrl-C, the end."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class _Interrupted:
 
 
 class Foreground(ABC, Generic[News]):
-    """The main thread reads an inbox; a second one, `_work`, starts what is followed and puts `News` of it there."""
+    """The main thread reads an inbox; a second one, `_work`, starts the jobs and puts `News` of them there."""
 
     def __init__(
         self, stack: ExitStack, folder: Path, options: ServiceOptions | None, note: Callable[[str], None]
     ) -> None:
-        """`stack` gives back what it holds; `note` shows a line.
+        """`stack` holds the resources to release; `note` shows a line.
 
-        Raises PreconditionFailed while another process has the folder, or where a service is not installed,
-        InvalidInput where it cannot be written.
+        Raises PreconditionFailed while another process has the folder, or if a service is not installed, InvalidInput
+        if the folder cannot be written.
         """
         require_services()
         self._note = note
@@ -58,9 +58,9 @@ class Foreground(ABC, Generic[News]):
         )
 
     def follow(self) -> int:
-        """Until what is followed has ended or the user interrupts; the exit code. The services have ended then, too.
+        """Run until the jobs end or the user interrupts; returns the exit code. Then the services have ended, too.
 
-        Raises Unavailable when a service cannot start or dies again and again, and what ended the second thread.
+        Raises Unavailable if a service cannot start or dies repeatedly, and the error of the second thread.
         """
         try:
             self._services.start()
@@ -77,30 +77,30 @@ class Foreground(ABC, Generic[News]):
 
     @abstractmethod
     def _work(self) -> None:
-        """The second thread, until there is nothing left to follow."""
+        """The second thread, until all jobs have ended."""
 
     @abstractmethod
     def _leave(self) -> None:
-        """Make the second thread end soon."""
+        """Let the second thread end soon."""
 
     @abstractmethod
     def _take_news(self, news: News) -> bool:
-        """Whether what is followed has ended."""
+        """Whether all jobs have ended."""
 
     @abstractmethod
     def _finish(self) -> int:
-        """It has ended: the exit code."""
+        """The jobs have ended: the exit code."""
 
     @abstractmethod
     def _interrupt(self) -> int:
-        """Leave things so that the next run goes on with them: the exit code."""
+        """Suspend the jobs for the next run: the exit code."""
 
     def _tell(self, text: str) -> None:
         """A line to show, from the second thread."""
         self._inbox.put(ProcessNews("jobs", text))
 
     def _take_until(self, done: Callable[[], bool], deadline: float) -> None:
-        """Go on taking what comes, at most to the `deadline` of time.monotonic()."""
+        """Continue to take messages until the `deadline` of time.monotonic()."""
         while not done():
             try:
                 self._take(self._inbox.get(timeout=max(0.0, deadline - time.monotonic())))
@@ -124,7 +124,7 @@ class Foreground(ABC, Generic[News]):
         return False
 
     def _guarded_work(self) -> None:
-        ended = _Ended(PodracerError("following the jobs failed in a way that nobody foresaw; the traceback is above"))
+        ended = _Ended(PodracerError("an unexpected error ended the display of the jobs; its traceback is above"))
         try:
             self._work()
             ended = _Ended(None)

@@ -1,4 +1,4 @@
-"""What this machine has for Podracer and what it lacks: one probe a subject, each with a deadline."""
+"""Probes of this machine for Podracer's requirements, each with a deadline."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, devices if torch.cuda.i
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`found` is the version or amount, empty where it is missing; `advice` says what to do."""
+    """`found`: the version or amount, empty if missing; `advice`: what to do."""
 
     name: str
     found: str
@@ -64,7 +64,7 @@ Probe = Callable[[], Iterable[Finding]]
 
 
 def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> list[Finding]:
-    """All findings; `folder` is where the state would lie, `store` the URL of an object store to try."""
+    """All findings; `folder`: the state folder to check, `store`: the URL of an object store to check."""
     probes: dict[str, Probe] = {
         "Python": _python,
         "Podracer": _distributions,
@@ -147,7 +147,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _version(distribution: str, module: str) -> str:
-    """Empty where it cannot be imported."""
+    """A module's version; empty if it cannot be imported."""
     if importlib.util.find_spec(module) is None:
         return ""
     try:
@@ -176,7 +176,7 @@ def _programs() -> Iterator[Finding]:
 
 
 def _output(*command: str) -> str:
-    """What a program prints; empty where it is not there, fails or takes too long."""
+    """A program's output; empty if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A state folder where nothing runs: its services are started for the time of reading, and no pod."""
+"""Reading a state folder without running services: they are started while reading, without pods."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 _STOP_S = 2.0
 _AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
-"""No pod is started, and leases that were held when everything ended stay as they are."""
+"""No pod is started, and leases that were held before stay unchanged."""
 
 Connect = Callable[[], AbstractContextManager[Client]]
-"""Gives a client to the `with` that asks; Client's own `connect`, or one that leaves an open client open."""
+"""Returns a context manager of a client: Client's own `connect`, or one that keeps an open client open."""
 
 
 def running_or_resting(
     connect: Connect, folder: Path | None, *, only_leaderboard: bool = False
 ) -> AbstractContextManager[Client]:
-    """A client of the servers that `connect` finds; where none run, of those of a state folder (None: ./runs) at rest.
+    """A client of the servers that `connect` finds; if none run, of a state folder (None: ./runs) at rest.
 
-    Of a folder at rest `only_leaderboard` starts one service instead of two. Raises NotFound where nothing has ever run
-    there, what else `connect` raises, and as `resting_services`.
+    For a folder at rest `only_leaderboard` starts one service instead of two. Raises NotFound if the folder was never
+    used, other errors of `connect`, and as `resting_services`.
     """
     folder = folder or DEFAULT_FOLDER
     try:
@@ -61,7 +61,7 @@ def resting_leaderboard(folder: Path) -> Iterator[Client]:
 def resting_services(folder: Path) -> Iterator[Client]:
     """A client of the folder's orchestrator and leaderboard. Raises PreconditionFailed as `resting_leaderboard`.
 
-    No connection.json says where they are: no other command is to find them.
+    They write no connection.json, so that other commands do not find them.
     """
     with StateFolder.open(folder, create=False) as state, RunFolder() as run_folder:
         token = create_tokens(state.tokens)[Role.CLIENT]

@@ -1,4 +1,4 @@
-"""`podracer run`: a job from its start to its end on this machine."""
+"""`podracer run`: runs a job on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SUSPEND_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """The services are up and the job is theirs."""
+    """The services run and have the job."""
 
     client: Client
     job: Job
@@ -48,11 +48,11 @@ class _Started:
 def run_job(
     spec: JobSpec, folder: Path, display: Display, options: ServiceOptions | None = None, again: Sequence[str] = ()
 ) -> int:
-    """Run `spec` in the state folder, on from where an unfinished job of the same spec stopped; the exit code.
+    """Run `spec` in the state folder, or continue an unfinished job of the same spec; returns the exit code.
 
-    `again` are the arguments of the command that does so once more, for a user who interrupts it.
-    Raises PreconditionFailed while another process has the folder, InvalidInput where it cannot be written, Unavailable
-    when a service cannot start or dies again and again.
+    `again`: the arguments of the command that continues after an interrupt.
+    Raises PreconditionFailed while another process has the folder, InvalidInput if it cannot be written, Unavailable
+    if a service cannot start or dies repeatedly.
     """
     with ExitStack() as stack:
         return _Run(spec, folder, display, stack, options, again).follow()
@@ -120,7 +120,7 @@ class _Run(Foreground[JobUpdate | _Started]):
         return exit_code([job.message])
 
     def _interrupt(self) -> int:
-        """Suspend the job, give its pods the time for a last checkpoint, and say where things stand."""
+        """Suspend the job, give its pods time for a last checkpoint, and show its state."""
         begin = time.monotonic()
         self._display.note("interrupted: suspending the job; once more to leave at once")
         try:
@@ -151,7 +151,7 @@ class _Run(Foreground[JobUpdate | _Started]):
 
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:
-    """The folder's unfinished job of the same spec, else a new one; other unfinished jobs give way."""
+    """The folder's unfinished job of the same spec, else a new one; other unfinished jobs are suspended."""
     stored = look_up_founders(client.leaderboard, client.upload_files(spec))
     wanted = JobSpec.from_message(stored.to_message())  # what a server makes of it, defaults written out
     mine: Job | None = None

@@ -1,4 +1,4 @@
-"""`podracer run` of a file with a matrix: all its jobs at once on this machine, which they share."""
+"""`podracer run` of a file with a matrix: all its jobs at once, sharing this machine."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def run_experiment(
     next_steps: Sequence[str] = (),
     again: str = "",
 ) -> int:
-    """Run all jobs in the state folder, on from where an interrupted run of them stopped; the exit code.
+    """Run all jobs in the state folder, or continue an interrupted run of them; returns the exit code.
 
-    `next_steps` are commands for afterwards, `again` the one that goes on after an interrupt. Raises what
-    `podracer_client.local.run.run_job` does.
+    `next_steps`: commands for afterwards; `again`: the one that continues after an interrupt. Raises as
+    `podracer_client.local.run.run_job`.
     """
     with ExitStack() as stack:
         return _Run(experiment, folder, display, stack, options, next_steps, again).follow()
@@ -108,7 +108,7 @@ class _Run(Foreground[Mapping[str, Job]]):
 
 
 def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[str], None]) -> list[Job]:
-    """The jobs of an interrupted run of the same specs, those that had ended too, or new ones; others give way."""
+    """The jobs of an interrupted run of the same specs, ended ones included, or new ones; others are suspended."""
     stored = check_jobs(client, specs)
     wanted = [JobSpec.from_message(spec.to_message()) for spec in stored]  # what a server makes of them
     known = client.jobs()
@@ -134,7 +134,7 @@ def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[
 
 
 def _matching(jobs: Sequence[Job], wanted: Sequence[JobSpec]) -> dict[int, Job]:
-    """Of each wanted spec the newest job that has it, by the spec's place."""
+    """The newest job of each wanted spec, by the spec's place."""
     found: dict[int, Job] = {}
     for job in jobs:
         spec = JobSpec.from_message(job.message.spec)

@@ -26,7 +26,7 @@ TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 """The services without which no job can train."""
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
-"""From SIGTERM until the last process is gone; the user was promised 5 s."""
+"""From SIGTERM until the last process has ended; the limit for the user is 5 s."""
 
 _LEADERBOARD_SHARE_S = 0.6
 _LEADERBOARD_AFTER_S = 0.5
@@ -34,10 +34,10 @@ _LEADERBOARD_AFTER_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How the services run.
+    """The options of the services.
 
     orchestrator_listen, leaderboard_listen  where they listen; empty: on sockets of the run folder
-    max_pods                                 0: what the machine has room for
+    max_pods                                 0: as many as the machine has room for
     allow_user_code                          fused pods start users' own environments too
     """
 
@@ -70,14 +70,14 @@ class LocalServices:
         )
 
     def start(self) -> None:
-        """Start both. Returns at once. The leaderboard is the lighter one, and leaves the cores to the other first."""
+        """Start both, and return at once. The leaderboard is lighter, and first leaves the cores to the other."""
         self.orchestrator.start()
         self.leaderboard.start(after_s=_LEADERBOARD_AFTER_S)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Connection:
-        """Wait until both serve; other terminals find them by the state folder's connection.json from then on.
+        """Wait until both serve; then other terminals find them by the state folder's connection.json.
 
-        Raises Unavailable when one cannot start, DeadlineExpired.
+        Raises Unavailable if one cannot start, DeadlineExpired.
         """
         deadline = time.monotonic() + timeout_s
         leaderboard = self.leaderboard.wait_ready(timeout_s)
@@ -92,7 +92,7 @@ class LocalServices:
         return Client(self.wait_ready())
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """End both within `timeout_s`: the orchestrator and its pods first, so that the last results get through."""
+        """End both within `timeout_s`: the orchestrator and its pods first, so that the last results are delivered."""
         deadline = time.monotonic() + timeout_s
         self.orchestrator.stop(timeout_s - _LEADERBOARD_SHARE_S)
         self.leaderboard.stop(max(0.1, deadline - time.monotonic()))
@@ -104,8 +104,8 @@ class LocalServices:
 
 
 def require_services(*names: str) -> None:
-    """PreconditionFailed (NOT_INSTALLED), which says what to install, unless the packages of these services, or of all
-    that train, are here."""
+    """Raises PreconditionFailed (NOT_INSTALLED) with the package to install, unless these services are installed; by
+    default all that training needs."""
     if any(importlib.util.find_spec(f"podracer_{name}") is None for name in names or TRAINING):
         raise PreconditionFailed(
             "this command needs the extra `local`, which is not installed: pip install 'podracer-client[local]'",
@@ -155,13 +155,13 @@ def orchestrator_plan(
 
 
 def inherited_environment() -> dict[str, str]:
-    """Our environment for a service of ours, without what tells a *client* where to go and with which token."""
+    """This process's environment for a service, without the variables of a *client*'s server and token."""
     client_only = ("PODRACER_ORCHESTRATOR", "PODRACER_LEADERBOARD", "PODRACER_TOKEN", "PODRACER_TOKEN_FILE")
     return {name: value for name, value in os.environ.items() if name not in client_only}
 
 
 def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, str]:
-    """Spans go to the state folder, unless the user says where, or that there be none (an empty PODRACER_TRACE_DIR)."""
+    """Write spans to the state folder, unless the user has set PODRACER_TRACE_DIR (empty: no spans)."""
     return {"PODRACER_TRACE_DIR": str(state.traces), **environment}
 
 

@@ -1,4 +1,4 @@
-"""The folder that holds everything of a one-machine Podracer that lasts; one launcher at a time."""
+"""The state folder of Podracer on one machine; one launcher uses it at a time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StateFolder:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> Self:
-        """Make the folder where it is not there, and lock it.
+        """Make the folder if it is missing, and lock it.
 
-        Raises InvalidInput when it cannot be made or written, PreconditionFailed while another process has it,
-        NotFound when it is not there and `create` is false.
+        Raises InvalidInput if it cannot be made or written, PreconditionFailed while another process has it, NotFound
+        if it is missing and `create` is false.
         """
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would lose the user's symbolic link
         if not create and not path.is_dir():
@@ -93,7 +93,7 @@ class StateFolder:
         return self.path / self.database_name(service)
 
     def close(self) -> None:
-        """Remove the connection file and give the lock back."""
+        """Remove the connection file and release the lock."""
         (self.path / FILE_NAME).unlink(missing_ok=True)
         os.close(self._lock)
 

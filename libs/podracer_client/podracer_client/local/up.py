@@ -21,10 +21,10 @@ from podracer_core.rpc.binding import prepare_address
 
 
 def keep_up(folder: Path, options: ServiceOptions) -> int:
-    """Start the services, say how to reach them, and keep them running until a signal comes; the exit code.
+    """Start the services, print how to reach them, and keep them running until a signal; returns the exit code.
 
-    Raises InvalidInput for an address that cannot be had (then nothing is made), PreconditionFailed while another
-    process has the folder, Unavailable when a service cannot start or dies again and again.
+    Raises InvalidInput for an unusable address (then nothing is made), PreconditionFailed while another process has the
+    folder, Unavailable if a service cannot start or dies repeatedly.
     """
     require_services()
     _check_addresses(options)
@@ -40,7 +40,7 @@ def keep_up(folder: Path, options: ServiceOptions) -> int:
 
 
 def _check_addresses(options: ServiceOptions) -> None:
-    """Before anything is made: both addresses can be had."""
+    """Check that both addresses are free, before anything is made."""
     listen = {"--listen": options.orchestrator_listen, "--leaderboard-listen": options.leaderboard_listen}
     if len(set(listen.values())) == 1 and not options.orchestrator_listen.endswith(":0"):
         raise InvalidInput(
@@ -56,7 +56,7 @@ def _check_addresses(options: ServiceOptions) -> None:
 
 
 def _way_out(port: int, listen: Mapping[str, str]) -> str:
-    """Which process has the port, and options that would work instead."""
+    """The process that has the port, and options with free ports."""
     owner = listener_of(port)
     highest = max((parse_address(address) for address in listen.values()), key=lambda address: address.port)
     free = zip(listen, free_ports(highest, len(listen)), strict=False)

@@ -1,4 +1,4 @@
-"""The destinations of `podracer log`, each loaded where it is asked for."""
+"""The destinations of `podracer log`, each imported when it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _LOGGERS = {"tensorboard": "TensorBoardLogger", "mlflow": "MlflowLogger", "wandb
 
 
 def open_logger(target: str, job: job_pb2.Job) -> Logger:
-    """`tensorboard:DIR`, `mlflow:URI` or `wandb:PROJECT`. Raises InvalidInput for another, or a package missing."""
+    """`tensorboard:DIR`, `mlflow:URI` or `wandb:PROJECT`. Raises InvalidInput for any other, or if a package is
+    missing."""
     kind, _, place = target.partition(":")
     if kind not in _LOGGERS or not place:
         message = f"--to {kind}: expected tensorboard:DIR, mlflow:URI or wandb:PROJECT"

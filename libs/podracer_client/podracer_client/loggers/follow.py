@@ -1,4 +1,4 @@
-"""A job's evaluations, page by page, to the loggers: while it runs, and once more when it has ended."""
+"""Passes a job's evaluations to the loggers, page by page: while it runs, and once more when it has ended."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Tell the loggers of the job's evaluations until it has ended; how many it had.
+    """Log the job's evaluations until it has ended; returns their number.
 
-    Raises Unavailable when the servers have not answered for a minute, and what a logger raises.
+    Raises Unavailable if the servers do not answer for a minute, and the errors of the loggers.
     """
     feed = _Feed(client, job.message)
     last, updates = float("-inf"), 0
@@ -56,12 +56,13 @@ def follow(
 
 
 class _BoardAway(Unavailable):
-    """The leaderboard, not a logger, does not answer."""
+    """The leaderboard does not answer. A logger raises other errors."""
 
 
 @dataclass(slots=True)
 class _Rounds:
-    """Of one agent: its newest lease, how many there were, seconds of training in those before and in this one."""
+    """The leases of one agent: the newest one, their number, and the seconds of training in the earlier ones and in
+    this one."""
 
     lease: str = ""
     count: int = 0
@@ -79,7 +80,7 @@ class _Rounds:
 
 
 class _Feed:
-    """New evaluations, each once. Holds one page of identifiers, and a record for each agent."""
+    """Yields each new evaluation once. Holds one page of identifiers, and a record for each agent."""
 
     def __init__(self, client: Client, job: job_pb2.Job) -> None:
         self._client, self._job = client, job
@@ -121,7 +122,7 @@ class _Feed:
             self._seen.clear()
 
     def _point(self, message: agent_pb2.Evaluation) -> Point | None:
-        """None where its mean is not finite."""
+        """The point of an evaluation; None if its mean is not finite."""
         values = {"env_steps": float(message.env_steps)}
         if message.purpose in _TRAINED:
             values |= self._rounds.setdefault(message.agent, _Rounds()).add(message)

@@ -1,4 +1,4 @@
-"""What a destination of `podracer log` has to do."""
+"""The interface of the destinations of `podracer log`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["AgentRun", "Logger", "Point"]
 class Point:
     """One evaluation: its scalars by name at `step`, the environment steps of the agent and its ancestors.
 
-    position  its number among the evaluations of the job, from 1; it grows from point to point
-    time_s    when it was made, seconds since 1970
+    position  its number among the evaluations of the job, from 1 upwards
+    time_s    the time of the evaluation, in seconds since 1970
     """
 
     position: int
@@ -29,14 +29,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """What a run is about."""
+    """The agent of a run."""
 
     job: job_pb2.Job
     agent: Agent
 
     @property
     def tags(self) -> dict[str, str]:
-        """Where the agent belongs and where it came from."""
+        """The job and the origin of the agent."""
         asked = self.job.spec.environment
         return {
             "job": short_name(self.job.name),
@@ -49,27 +49,27 @@ class AgentRun:
 
     @property
     def hyperparameters(self) -> dict[str, bool | int | float | str]:
-        """Lists, such as the widths of layers, are text."""
+        """The hyperparameters; lists, such as the widths of layers, as text."""
         plain = self.agent.hyperparameters.items()
         return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in plain}
 
 
 class Logger(Protocol):
-    """One destination for one job. What it raises ends the following; the same command goes on later.
+    """One destination for one job. Its errors end the command; the same command continues later.
 
-    position  how many of the job's evaluations it has; what came after was never committed
+    position  the number of the job's evaluations that are committed
     """
 
     position: int
 
     def describe(self, run: AgentRun) -> None:
-        """Tell it of an agent before its first points in this process; it may know the agent already."""
+        """Describe an agent before its first points in this process; the destination may have it already."""
 
     def log(self, agent: str, points: Sequence[Point]) -> None:
         """Add points to an agent's run."""
 
     def commit(self, position: int) -> None:
-        """All points up to `position` are logged: remember that."""
+        """Store that all points up to `position` are logged."""
 
     def close(self) -> None:
         """End the runs."""

@@ -1,6 +1,7 @@
 """MLflow: an experiment for each job, a run for each agent.
 
-A tag of the experiment says how far the runs go. A server or a database keeps a metric once, however often it is sent.
+A tag of the experiment holds the position of the runs. A server or a database stores a metric once, even if it is sent
+twice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class MlflowLogger:
         experiment = self._call("get_experiment_by_name", name)
         tags = experiment.tags if experiment else {_JOB: job.uid}
         if tags.get(_JOB) != job.uid:
-            raise InvalidInput(f"the MLflow experiment {name} is of another job of that name; rename it")
+            raise InvalidInput(
+                f"the MLflow experiment {name} belongs to another job of that name; rename the experiment"
+            )
         self.position = int(tags.get(_POSITION, 0))
         self._experiment = (
             experiment.experiment_id if experiment else self._call("create_experiment", name, tags={_JOB: job.uid})

@@ -1,4 +1,4 @@
-"""The small file that says how far a logger has come with a job."""
+"""A small file with the position of a logger in a job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LogState"]
 
 
 class LogState:
-    """position: how many evaluations of the job are logged; `sizes`: bytes of the files that had them by then."""
+    """position: the number of logged evaluations of the job; `sizes`: bytes of the log files at that position."""
 
     def __init__(self, path: Path, job: job_pb2.Job) -> None:
-        """Raises InvalidInput where the file is another job's, or cannot be read."""
+        """Raises InvalidInput if the file belongs to another job, or cannot be read."""
         self._path, self._uid = path, job.uid
         self.position = 0
         self.sizes: dict[str, int] = {}
@@ -28,10 +28,10 @@ class LogState:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"cannot read {path}: {error}", path=path) from error
         if uid != job.uid:
-            raise InvalidInput(f"{path} is of another job of the name {job.name}; choose another place", path=path)
+            raise InvalidInput(f"{path} belongs to another job named {job.name}; choose another destination", path=path)
 
     def write(self, position: int) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         self.position = position
         values = {"job": self._uid, "position": position, "sizes": self.sizes}
         write_whole(self._path, json.dumps(values).encode())

@@ -1,6 +1,6 @@
-"""TensorBoard: an event file for each agent in DIR/JOB/AGENT, and beside them how far they go.
+"""TensorBoard: an event file for each agent in DIR/JOB/AGENT, and beside them a file with their position.
 
-The files are cut to what was committed before anything is added: an interrupted call leaves nothing twice.
+The files are cut to the committed position before anything is added, so an interrupted run leaves no duplicates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Weights & Biases: a run for each agent, grouped by the job.
 
-A file in the folder `wandb` (WANDB_DIR) says how far the runs go. The step of a row is its position in the job, and
-the service drops a row whose step a run already has.
+A file in the folder `wandb` (WANDB_DIR) holds the position of the runs. The step of a row is its position in the job,
+and the service drops a row whose step a run already has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["WandbLogger"]
 
 _TIMEOUT_S = 120.0
 _MAX_OPEN = 32
-"""Runs at once; the one that was opened first is ended for another, and continued when its agent has more."""
+"""Open runs at a time. The oldest one is closed for a new one, and continued when its agent has more points."""
 
 
 class WandbLogger:

@@ -1,8 +1,8 @@
 """Trained policies.
 
-folders                       where those are that a user names
-hub                           those in a repository of Hugging Face
-evaluation, evaluation_text   evaluated by an evaluator, and the result as text
-environment                   the environment they are evaluated in
-serve, policy_client          served on this machine; asked for actions (`PolicyClient`)
+folders                       finds the policies that a user names
+hub                           policies in a repository of Hugging Face
+evaluation, evaluation_text   evaluation by an evaluator, and the result as text
+environment                   the environment of an evaluation
+serve, policy_client          serving on this machine; a client for actions (`PolicyClient`)
 """

@@ -1,4 +1,4 @@
-"""The environment that a policy was trained in: brought to an evaluator; with other arguments (`--set NAME=VALUE`)."""
+"""The environment of a policy's training: its files for an evaluator, and other arguments (`--set NAME=VALUE`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DIGITS = 16
 
 
 def bring_files(evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Connect) -> None:
-    """Bring an evaluator what the environment of the checkpoint in a folder needs, if it needs anything.
+    """Send an evaluator the files of the environment of the checkpoint in a folder.
 
-    It is taken from the object store that the folder lies in, else from a server. Raises NotFound where neither has it.
+    They come from the object store that contains the folder, else from a server. Raises NotFound if neither has them.
     """
     for file in trained_environment(checkpoint).stored_files:
         with _local_copy(file, checkpoint, connect) as path:
@@ -48,7 +48,7 @@ def trained_environment(checkpoint: Path) -> EnvironmentSpec:
 
 
 def parsed_arguments(settings: Sequence[str], what: str = "an argument of the environment") -> dict[str, Any]:
-    """Values by name, YAML as in a job file. Raises InvalidInput for what is no NAME=VALUE, or is there twice."""
+    """Values by name, in YAML as in a job file. Raises InvalidInput for a malformed or repeated NAME=VALUE."""
     arguments: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -64,7 +64,7 @@ def with_arguments(environment: EnvironmentSpec, arguments: Mapping[str, Any]) -
     """`environment` with these arguments in place of its own. Raises InvalidInput for one of its data sets."""
     for name in arguments:
         if name in environment.data:
-            raise InvalidInput(f"--set {name}: that is a data set, which came with the job; it cannot be another one")
+            raise InvalidInput(f"--set {name}: is a data set of the job and cannot be changed")
     return replace(environment, kwargs={**environment.kwargs, **arguments})
 
 
@@ -92,15 +92,15 @@ def _download(file: StoredFile, target: Path, connect: Connect) -> Path:
             client.download(_name_of(client, name, file.sha256), target)
     except PodracerError as error:
         raise NotFound(
-            f"the environment that this policy was trained in needs {name}, which is not in the object store that the "
-            f"checkpoint lies in; from a server: {error.message}",
+            f"the policy's environment needs {name}, which is neither in the checkpoint's object store nor on the "
+            f"server: {error.message}",
             reason="ENVIRONMENT_FILES_NOT_FOUND",
         ) from error
     return target / file.key.rpartition("/")[2]
 
 
 def _name_of(client: Client, name: str, sha256: str) -> str:
-    """By which name the server has this content: `name` may stand for other content now. Raises NotFound."""
+    """The name under which the server has this content: `name` may have other content now. Raises NotFound."""
     for each in (name, f"{name}.{sha256[:_DIGITS]}"):
         with suppress(NotFound):
             if client.describe(each).sha256 == sha256:

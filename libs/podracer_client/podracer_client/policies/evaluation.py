@@ -1,4 +1,4 @@
-"""Policies evaluated by an evaluator: one, or several that act together, beside each of them alone."""
+"""Evaluation of a policy by an evaluator, or of an ensemble beside each of its policies."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def evaluate_alone(
     episodes: int = 0,
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Fresh episodes of a policy; 0: the stored evaluation's once more, or 100 fresh ones where none is stored.
+    """Evaluate a policy on fresh episodes; 0: the stored ones again, or 100 fresh ones if none are stored.
 
-    `environment` is another than it was trained in.
+    `environment`: another one than that of the training.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
         checkpoints=sources([folder]), ensemble=rule, episodes=episodes, environment=environment
@@ -64,10 +64,10 @@ def evaluate_together(
     episodes: int = 0,
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> EnsembleEvaluation:
-    """Fresh episodes (0: 100) of them together, and the same ones of each alone.
+    """Evaluate an ensemble on fresh episodes (0: 100), and each of its policies on the same ones.
 
-    `rule` is mean or vote, empty: by action space; `environment` is another than the first was trained in. Raises
-    InvalidInput for policies that cannot act together.
+    `rule`: mean or vote, empty: by action space; `environment`: another one than that of the first policy's training.
+    Raises InvalidInput for policies that cannot act together.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
         checkpoints=sources(folders), ensemble=rule, episodes=episodes or _FRESH_EPISODES, environment=environment

@@ -1,6 +1,6 @@
-"""Evaluations of policies for people, and as JSON objects.
+"""Evaluations of policies as text and as JSON objects.
 
-`arguments` are always those that the environment did not have in training.
+`arguments` are always the changed ones of the environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the policies are that the user names: folders here, checkpoints on a server, or a job's best candidates."""
+"""Finds the policies that a user names: local folders, checkpoints on a server, or a job's best candidates."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _CHAMPION = "champion"
 def policy_folders(
     names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
 ) -> Iterator[list[Path]]:
-    """The folders of the policies' checkpoints, best first; those that had to be fetched are removed at the end.
+    """The folders of the policies' checkpoints, best first; downloaded ones are removed at the end.
 
-    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: what it has come to
-    ensemble      that many of the one job's best candidates; 0: what `names` says
-    connect       a client of the server that runs; raises NotFound where none does
-    state_folder  read (its leaderboard and objects) where no server runs; None: ./runs
+    names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: its final policy
+    ensemble      that many of the one job's best candidates; 0: the policies in `names`
+    connect       connects to a running server; raises NotFound if there is none
+    state_folder  read (its leaderboard and objects) if no server runs; None: ./runs
 
-    Raises NotFound and InvalidInput for what is not there, or not there so often.
+    Raises NotFound and InvalidInput for missing policies, or too few candidates.
     """
     if ensemble and len(names) != 1:
-        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+        raise refused("--ensemble", "expects exactly one job, whose best candidates it takes")
     with ExitStack() as held:
         shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held)
         if ensemble:
@@ -55,9 +55,9 @@ def policy_folders(
 
 @contextmanager
 def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
-    """The folder of a checkpoint; one that had to be fetched is removed at the end.
+    """The folder of a checkpoint; a downloaded one is removed at the end.
 
-    Raises NotFound when it is neither here nor on the server, InvalidInput when it is a folder without a checkpoint.
+    Raises NotFound if it is neither here nor on the server, InvalidInput for a folder without a checkpoint.
     """
     path = Path(text)
     if is_there(path) or not is_checkpoint_name(text):
@@ -70,13 +70,13 @@ def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
 
 
 class _Shelf:
-    """Checkpoints of a server, or of a state folder where none runs; `held` takes what has to be removed."""
+    """Checkpoints of a server, or of a state folder without one; `held` collects the folders to remove."""
 
     def __init__(self, connect: Connect, state_folder: Path, held: ExitStack) -> None:
         self._connect, self._state_folder, self._held = connect, state_folder, held
 
     def folder(self, text: str) -> Path:
-        """Of a checkpoint here, on a server or at Hugging Face, or of what a job has come to."""
+        """The folder of a checkpoint here, on a server or at Hugging Face, or of a job's final policy."""
         if text.startswith(PREFIX):
             return self._held.enter_context(fetched_policy(text))
         if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
@@ -95,13 +95,13 @@ class _Shelf:
             ) from error
 
     def _final(self, job: str, client: Client) -> Path:
-        """Of its best candidate, trained once more where that was asked for; of a continuous job its champion's."""
+        """The folder of a job's final policy; of a continuous job its champion's."""
         request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
         artifact = client.artifact_service.GetArtifact(request).artifact
         return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
 
     def candidates(self, job: str, count: int) -> list[Path]:
-        """Of the best `count` candidates of a job, best first; of a job without any its champion's, of another job."""
+        """The folders of a job's best `count` candidates, best first; of a job without any its champion's."""
         try:
             return self._candidates(leaderboard_name(job), job, count)
         except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
@@ -128,7 +128,7 @@ class _Shelf:
             ]
 
     def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
-        """Of what the alias `champion` points at, or whichever alias there is."""
+        """The folder of the policy of the alias `champion`, or of the first other alias."""
         alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
         request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
         newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
@@ -140,7 +140,7 @@ class _Shelf:
             return here.absolute()
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
-            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is known to ask"
+            message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is set"
             raise NotFound(message, reason="NO_CHECKPOINT")
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
         target = Path(folder) / "checkpoint"
@@ -166,7 +166,7 @@ def _local(path: Path) -> Path:
 
 
 def is_there(path: str | Path) -> bool:
-    """Whether a file or folder of that name is here; false for what can be no name."""
+    """Whether a file or folder of that name exists; False for an impossible name."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""A policy that lies in a repository of Hugging Face: `hf://OWNER/REPO[@REVISION]`.
+"""A policy in a repository of Hugging Face: `hf://OWNER/REPO[@REVISION]`.
 
-Only its manifest and the safetensors files that it names are fetched, at one commit, within limits, and checked against
-the manifest's digests. No pickle is read, and no environment that would run code of the repository's choice.
+Only its manifest and the safetensors files that it names are downloaded, at one commit, within limits, and checked
+against the manifest's digests. No pickle is read, and environments that would run the repository's code are refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hub_client() -> Any:
 def fetched_policy(text: str) -> Iterator[Path]:
     """The folder of the policy of that name; removed at the end.
 
-    Raises NotFound, InvalidInput for what is no policy of ours or too large, DataCorrupted for an altered file.
+    Raises NotFound, InvalidInput if it is not a Podracer policy or too large, DataCorrupted for an altered file.
     """
     repository, revision = parse_hub_name(text)
     hub = hub_client()
@@ -88,7 +88,7 @@ def _write_checked(policy: Path, manifest_bytes: bytes, sizes: Mapping[str, int 
 
 
 def acting_files(manifest: Manifest) -> tuple[ManifestFile, ...]:
-    """Those that acting needs, all in the manifest's own folder. Raises InvalidInput where it has no actor."""
+    """The files that acting needs, all in the manifest's own folder. Raises InvalidInput without an actor."""
     files = tuple(replace(file, folder="") for file in manifest.files if file.path in ACTING)
     if ACTING[0] not in {file.path for file in files}:
         raise InvalidInput(f"this is no policy's checkpoint: it has no {ACTING[0]}", reason="NOT_A_POLICY")
@@ -96,12 +96,12 @@ def acting_files(manifest: Manifest) -> tuple[ManifestFile, ...]:
 
 
 def require_harmless(policy: Path, author: str, instead: str) -> None:
-    """Raises InvalidInput where acting would import what `author` names, or read a file that it names."""
+    """Raises InvalidInput if acting would import code, or read a file, that `author` has named."""
     environment = trained_environment(policy)
     local = [name for name, file in environment.data.items() if isinstance(file, str)]
     if environment.entry_point or environment.code_path or ":" in environment.id or local:
         raise InvalidInput(
-            f"its environment {environment.name} would run code, or read files, that {author} names; where you "
-            f"trust it, {instead}",
+            f"its environment {environment.name} would run code or read files that {author} chose; if you trust it, "
+            f"{instead}",
             reason="UNTRUSTED_ENVIRONMENT",
         )

@@ -39,7 +39,7 @@ _NUMPY_DTYPES: dict[int, np.dtype[Any]] = {number: dtype for dtype, number in _D
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """Actions [B, …action], or […action] for one observation alone, and the policy that acted."""
+    """Actions [B, …action], or […action] for a single observation, and the policy that acted."""
 
     actions: NDArray[Any]
     policy: str
@@ -47,8 +47,10 @@ class PolicyAnswer:
 
 
 class PolicyClient:
-    """`PolicyClient("127.0.0.1:7710", token_file="…").act(observation)`. Every method raises a PodracerError where the
-    server refuses; a call that finds no server is repeated a few times. Threads may share one."""
+    """A client of a policy server: `PolicyClient("127.0.0.1:7710", token_file="…").act(observation)`.
+
+    Every method raises a PodracerError if the server refuses. A call is retried a few times if the server is
+    unreachable. Thread-safe."""
 
     def __init__(
         self,
@@ -60,9 +62,9 @@ class PolicyClient:
         allow_insecure: bool = False,
         timeout_s: float = 10.0,
     ) -> None:
-        """Connects at the first call. What is not given comes from PODRACER_TOKEN, PODRACER_TOKEN_FILE, PODRACER_TLS.
+        """Connects at the first call. Defaults come from PODRACER_TOKEN, PODRACER_TOKEN_FILE, PODRACER_TLS.
 
-        Raises InvalidInput for a bad address, one that plaintext may not go to, no token, or an unreadable one.
+        Raises InvalidInput for a bad address, one that requires TLS, or a missing or unreadable token.
         """
         source = token_source(token, token_file)
         source = source or token_source(os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE))
@@ -90,7 +92,7 @@ class PolicyClient:
         self.close()
 
     def close(self) -> None:
-        """Ends the calls that are under way."""
+        """Cancel the calls in progress and close the channel."""
         self._channel.close()
 
     def act(
@@ -105,7 +107,7 @@ class PolicyClient:
         """Greedy actions: observation […obs] -> […action], a batch [B, …obs] -> [B, …action].
 
         observation   an array, or nested lists of numbers; images as arrays of uint8
-        policy        unset: the only one that is served; `version` unset: the present one
+        policy        unset: the only served one; `version` unset: the current one
         action_mask   the allowed choices, [n] or [B, n]
         """
         return self.answer(
@@ -121,7 +123,7 @@ class PolicyClient:
         action_mask: ArrayLike | None = None,
         timeout_s: float | None = None,
     ) -> PolicyAnswer:
-        """As `act`, with the policy and the version that acted."""
+        """Like `act`, with the policy and version that acted."""
         request = policy_service_pb2.ActRequest(
             policy=policy, version=version, observations=_message("observation", observation)
         )
@@ -131,17 +133,17 @@ class PolicyClient:
         return PolicyAnswer(_array(response.actions), response.policy, response.version)
 
     def policies(self) -> list[policy_service_pb2.Policy]:
-        """What is served, by name."""
+        """The served policies by name."""
         return list(self.policy_service.ListPolicies(policy_service_pb2.ListPoliciesRequest()).policies)
 
     def policy(self, name: str = "") -> policy_service_pb2.Policy:
-        """One of them. Raises NotFound."""
+        """A served policy. Raises NotFound."""
         return self.policy_service.GetPolicy(policy_service_pb2.GetPolicyRequest(name=name)).policy
 
     def load(
         self, name: str, version: str, checkpoints: Sequence[bytes], *, rule: str = "", source: str = ""
     ) -> policy_service_pb2.Policy:
-        """Put packed checkpoints (`podracer_core.checkpoint.pack_policy`) in, the best first; for role control."""
+        """Serve packed checkpoints (`podracer_core.checkpoint.pack_policy`), best first. Needs the role control."""
         headers = [
             file_pb2.FileHeader(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data)) for data in checkpoints
         ]
@@ -158,12 +160,12 @@ class PolicyClient:
         return self.policy_service.LoadPolicy(requests(), timeout=_LOAD_TIMEOUT_S).policy
 
     def unload(self, name: str) -> None:
-        """Take a policy out; for role control. Raises NotFound."""
+        """Stop serving a policy. Needs the role control. Raises NotFound."""
         self.policy_service.UnloadPolicy(policy_service_pb2.UnloadPolicyRequest(name=name))
 
 
 def _message(field: str, values: ArrayLike) -> tensor_pb2.Tensor:
-    """Raises InvalidInput for what is no array of numbers."""
+    """An array as a message. Raises InvalidInput unless it is an array of numbers."""
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -176,6 +178,6 @@ def _message(field: str, values: ArrayLike) -> tensor_pb2.Tensor:
 
 
 def _array(message: tensor_pb2.Tensor) -> NDArray[Any]:
-    """An array of its own, which may be written to."""
+    """A new, writable array."""
     flat: NDArray[Any] = np.frombuffer(message.inline, _NUMPY_DTYPES[message.dtype])
     return flat.reshape(tuple(message.shape)).copy()

@@ -1,4 +1,4 @@
-"""A policy before the camera of a private evaluator."""
+"""Videos of policies, made by a private evaluator."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def record(
 
 
 def film(policy: str, client: Client, state_folder: Path | None) -> tuple[str, str]:
-    """A policy of the client's server in two minutes, 1,000 steps and 8 MiB at most: a `data:` URL, and what is seen.
+    """Film a policy of the client's server, in at most two minutes, 1,000 steps and 8 MiB: a `data:` URL and a text.
 
-    For pages, whose users have not named this policy: no code comes from the server. What is not in the state folder
-    of this machine is filmed only in environments that are installed here. Raises InvalidInput
+    For pages, whose users have not named this policy: no code comes from the server. A policy that is not in the state
+    folder of this machine is filmed only in environments that are installed here. Raises InvalidInput
     (UNTRUSTED_ENVIRONMENT, TOO_LARGE), DeadlineExpired, and as `record`.
     """
     limits: dict[str, Any] = {"timeout_s": _PAGE_TIMEOUT_S, "step_limit": _PAGE_STEPS}

@@ -54,11 +54,10 @@ def keep_serving(
     connect: Callable[[], Client],
     state_folder: Path | None = None,
 ) -> int:
-    """Start the server, say how to reach it, and keep it running until a signal comes; the exit code.
+    """Start the server, print how to reach it, and keep it running until a signal; returns the exit code.
 
-    Raises InvalidInput and NotFound for policies or aliases that are not there, or an address that cannot be had (then
-    nothing is started), PreconditionFailed where the server is not installed, Unavailable when it cannot start or dies
-    again and again.
+    Raises InvalidInput and NotFound for missing policies or aliases, or an unusable address (then nothing is started),
+    PreconditionFailed if the server is not installed, Unavailable if it cannot start or dies repeatedly.
     """
     require_services("policy")
     wanted = _by_resource_name(wanted_policies(texts), connect)
@@ -99,9 +98,9 @@ def _entries(
     state_folder: Path | None,
     stack: ExitStack,
 ) -> list[str]:
-    """PODRACER_POLICIES; what had to be fetched is removed with `stack`."""
+    """The value of PODRACER_POLICIES; `stack` removes downloaded policies."""
     if ensemble and (len(wanted) != 1 or wanted[0].alias):
-        raise refused("--ensemble", "takes the best candidates of one job: name that job, and nothing else")
+        raise refused("--ensemble", "expects exactly one job, whose best candidates it takes")
     entries = []
     for one in wanted:
         if one.alias:
@@ -115,7 +114,7 @@ def _entries(
 
 
 def _by_resource_name(wanted: Sequence[Wanted], connect: Callable[[], Client]) -> list[Wanted]:
-    """With the resource names of the jobs whose aliases are followed; they may be given by the names in their files."""
+    """The wanted policies with resource names of jobs, which may be given by the names in their files."""
     if not any(one.alias for one in wanted):
         return list(wanted)
     with connect() as client:
@@ -123,7 +122,7 @@ def _by_resource_name(wanted: Sequence[Wanted], connect: Callable[[], Client]) -
 
 
 def _followed(wanted: Sequence[Wanted], connect: Callable[[], Client], run_folder: RunFolder) -> dict[str, str]:
-    """Where aliases are and how to ask; raises NotFound for one that points at nothing."""
+    """The servers of the aliases and the token. Raises NotFound for an alias that points at nothing."""
     aliases = [one for one in wanted if one.alias]
     if not aliases:
         return {}
@@ -165,7 +164,7 @@ def _how_to_connect(address: str, wanted: Sequence[Wanted], tokens: Path) -> str
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A name and what acts under it: policies as `podracer evaluate` takes them, or an alias to follow."""
+    """A name and its policies, in the form of `podracer evaluate`, or an alias to follow."""
 
     name: str
     policies: tuple[str, ...] = ()
@@ -174,7 +173,7 @@ class Wanted:
 
 
 def wanted_policies(texts: Sequence[str]) -> list[Wanted]:
-    """`[NAME=]POLICY` each; without a name it is the job's id, or `policy`. Raises InvalidInput."""
+    """Parse `[NAME=]POLICY` each; the default name is the job's id, or `policy`. Raises InvalidInput."""
     found: dict[str, Wanted] = {}
     for text in texts:
         match = None if is_there(text) else _NAME.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while processes of ours are running: once to stop well, twice to stop now."""
+"""Ctrl-C, SIGTERM and SIGHUP while managed processes run: once to stop gracefully, twice to stop now."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Interrupts:
 
 
 def serve_until_interrupted(inbox: Inbox, wait_ready: Callable[[], str]) -> int:
-    """Say on stdout what `wait_ready` returns, called in a thread, and on stderr what happens to processes; the exit
-    code once an interrupt comes.
+    """Print the result of `wait_ready`, called in a thread, to stdout, and news of processes to stderr; returns the
+    exit code after an interrupt.
 
-    Raises what `wait_ready` does, Unavailable when a process dies again and again.
+    Raises the errors of `wait_ready`, and Unavailable if a process dies repeatedly.
     """
 
     def announce() -> None:

@@ -1,4 +1,4 @@
-"""Ports of this machine: one kept for a service of ours, and the process that has a taken one."""
+"""Ports of this machine: reserving one for a service, and finding the process that has one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HIGHEST = 65535
 
 
 class FixedAddress:
-    """An address whose port stays the same: a service that is started again must be found where it was.
+    """An address whose port stays the same, so that a restarted service is found again.
 
     Port 0 is replaced by a free one. On Linux it stays reserved while this object lives: its socket is bound and does
-    not listen, so that a server may listen there and the system gives the port to no one else.
+    not listen, so that a server may listen there and the system gives the port to no other process.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""One process of ours: its own session, its log, and another start when it dies."""
+"""A managed process: its own session, its log, and a restart when it dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.lifetime import PARENT_VARIABLE
 
 LISTENING = "listening on "
-"""What a service prints to stdout, followed by its address, once it serves."""
+"""The line on stdout, followed by the address, of a service that serves."""
 
 _RESTART_INITIAL_S = 0.1
 _RESTART_MAXIMUM_S = 5.0
@@ -29,10 +29,10 @@ _TAIL_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """What to start.
+    """The process to start.
 
-    `restarts` is how often in a row it may die young before we give it up. `log_lasts` is false where the log goes
-    away with its folder: then no message sends the user there. `ready` is what it prints to stdout before its address.
+    `restarts`: how often in a row it may die early before it is given up. `log_lasts`: False if the log is removed with
+    its folder; then no message names it. `ready`: the text on stdout before its address.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNews:
-    """Something happened to a process that we did not ask for; `fatal` when it will not be started again."""
+    """An unexpected event of a process; `fatal` if it will not be started again."""
 
     name: str
     message: str
@@ -93,7 +93,7 @@ class ManagedProcess:
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> str:
-        """The address that it says it listens on. Raises Unavailable when it cannot start, DeadlineExpired."""
+        """The address that it reports. Raises Unavailable if it cannot start, DeadlineExpired."""
         with self._changed:
             self._changed.wait_for(lambda: self._address or self._failure, timeout_s)
             if self._failure:
@@ -103,7 +103,7 @@ class ManagedProcess:
             return self._address
 
     def terminate(self) -> None:
-        """Ask it to end, and start it no more. Returns at once."""
+        """Ask it to end, and do not restart it. Returns at once."""
         self._stopping = True
         process = self._process
         if process is not None:
@@ -124,7 +124,7 @@ class ManagedProcess:
         return not self._thread.is_alive()
 
     def stop(self, grace_s: float) -> None:
-        """Terminate it, and kill it when it is still there after `grace_s`."""
+        """Terminate it, and kill it if it still runs after `grace_s`."""
         self.terminate()
         if not self.join(grace_s):
             self.kill()
@@ -153,7 +153,7 @@ class ManagedProcess:
             self._wake.wait(next(backoff))
 
     def _run_once(self) -> str:
-        """Start it, wait until it has ended, and say how."""
+        """Start it, wait until it ends, and report how."""
         self._plan.log.parent.mkdir(parents=True, exist_ok=True)
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()

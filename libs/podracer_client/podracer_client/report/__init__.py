@@ -1,10 +1,10 @@
 """The report of a job or an experiment as one HTML page.
 
-gather, conversion                       messages -> records; request: what was asked, in words
-records, experiment, pods                what a page is made from
+gather, conversion                       messages -> records; request: the request in words
+records, experiment, pods                the data of a page
 making                                   a page, its figures and a short text
 job_page, experiment_page, agent_tables  the pages, section by section; html: their elements
-figures, job_figures, families           drawn by matplotlib; what is said below them; the order of a family tree
+figures, job_figures, families           drawn by matplotlib; their captions; the order of a family tree
 """
 
 from __future__ import annotations

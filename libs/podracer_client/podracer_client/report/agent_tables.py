@@ -16,7 +16,7 @@ _NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", 
 
 
 def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
-    """Nothing where no agent is ranked."""
+    """Empty if no agent is ranked."""
     if not report.candidates:
         return Markup()
     agents = {agent.name: agent for agent in report.agents}
@@ -56,14 +56,14 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
 
 
 def population_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
-    """Those that may be trained on, the best first."""
+    """The agents of the final population, the best first."""
     living = [agent for agent in report.agents if agent.state in LIVING]
     living.sort(key=lambda agent: (agent.score is None, -(agent.score or 0.0)))
     return _agent_table(report, living, colors)
 
 
 def all_agents(report: JobReport, colors: Mapping[str, str]) -> Markup:
-    """All agents, folded away."""
+    """All agents, in a collapsed section."""
     if not report.agents:
         return Markup()
     summary = element("summary", f"All {len(report.agents):,} agents, oldest first")
@@ -71,7 +71,7 @@ def all_agents(report: JobReport, colors: Mapping[str, str]) -> Markup:
 
 
 def algorithm(name: str, colors: Mapping[str, str]) -> Markup:
-    """With the mark of its colour."""
+    """The algorithm with a mark in its colour."""
     mark = element("span", "", class_="mark", style=f"background:{colors[name]}") if name in colors else Markup()
     return Markup(mark + element("span", name))
 

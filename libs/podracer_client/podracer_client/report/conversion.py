@@ -1,4 +1,4 @@
-"""Messages as records: names shortened, times from the job's creation on, nothing that is not finite."""
+"""Converts messages to records: short names, times since the job's creation, finite numbers only."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput
 
 _RESOURCE = re.compile(r"projects/[^/\s]+/(?:jobs/[^/\s]+/)?(?:agents|jobs|leaderboards|leases|pods)/(?=\S)")
-"""What stands before the last part of a resource name."""
+"""The prefix of a resource name, before its last part."""
 
 
 def time_of(timestamp: Timestamp, origin: Timestamp) -> float | None:
-    """Seconds from `origin` on; None where the time is not set."""
+    """Seconds since `origin`; None if the time is not set."""
     if not timestamp.seconds:
         return None
     return (timestamp.seconds - origin.seconds) + (timestamp.nanos - origin.nanos) * 1e-9
@@ -56,7 +56,7 @@ def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation |
 
 
 def objective(message: evolution_pb2.Objective) -> Objective:
-    """What was wanted."""
+    """The objective of a job."""
     return Objective(
         target=message.target_return if message.HasField("target_return") else None,
         by_mean=message.statistic == evolution_pb2.TARGET_STATISTIC_MEAN,
@@ -100,7 +100,7 @@ def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Tim
 
 
 def ensemble(message: job_pb2.Ensemble, origin: Timestamp) -> Ensemble:
-    """Candidates that act together."""
+    """An ensemble of candidates."""
     return Ensemble(
         tuple(short_name(policy.agent) for policy in message.policies),
         message.rule,
@@ -109,7 +109,7 @@ def ensemble(message: job_pb2.Ensemble, origin: Timestamp) -> Ensemble:
 
 
 def event(message: job_pb2.Event, origin: Timestamp) -> Event:
-    """Something that happened."""
+    """An event of the job."""
     parts = message.subject.split("/")
     return Event(
         position=message.position,
@@ -123,7 +123,7 @@ def event(message: job_pb2.Event, origin: Timestamp) -> Event:
 
 
 def pod(message: job_pb2.Pod) -> Pod:
-    """A pod that is there now."""
+    """A pod that exists now."""
     build = message.build
     return Pod(
         name=short_name(message.name),
@@ -139,7 +139,7 @@ def pod(message: job_pb2.Pod) -> Pod:
 def environment_rows(
     identifier: str, description: environment_pb2.EnvironmentDescription | None
 ) -> tuple[tuple[str, str], ...]:
-    """What is known of an environment; `description` is None before it was inspected."""
+    """The facts of an environment; `description` is None before it was inspected."""
     rows = [("environment", identifier)]
     if description is not None:
         rows += [

@@ -1,4 +1,4 @@
-"""Jobs of one experiment: what varies between them, what each has reached, grouped over seeds."""
+"""Jobs of one experiment: the values that differ, the result of each, grouped over seeds."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`learning_rate 0.001, gamma 0.9`; `all` where nothing but the seed varies."""
+        """`learning_rate 0.001, gamma 0.9`; `all` if only the seed varies."""
         return ", ".join(f"{axis} {value}" for axis, value in self.values.items()) or "all"
 
     @property
     def reached(self) -> int:
-        """How many have reached their target."""
+        """The number of jobs that reached their target."""
         return sum(job.time_to_target_s is not None for job in self.jobs)
 
 
@@ -47,7 +47,7 @@ class Experiment:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What varies, the seed last."""
+        """The parameters that vary, the seed last."""
         found = {label.removeprefix(AXIS_PREFIX) for job in self.jobs for label in job.labels if is_axis(label)}
         return tuple(sorted(found, key=lambda axis: (is_seed(axis), axis)))
 
@@ -64,7 +64,7 @@ class Experiment:
         return tuple(Group(dict(zip(titles, key, strict=True)), tuple(jobs)) for key, jobs in found.items())
 
     def title(self, axis: str) -> str:
-        """What people call it."""
+        """The title of an axis."""
         return axis_titles(self.axes)[axis]
 
     def values(self, axis: str) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def is_axis(label: str) -> bool:
 
 
 def axis_value(job: JobReport, axis: str) -> str:
-    """Empty where the job does not have it."""
+    """The value of an axis for a job; empty if it has none."""
     return job.labels.get(AXIS_PREFIX + axis, "")
 
 
@@ -88,7 +88,7 @@ def experiment_jobs(client: Client, name: str) -> list[str]:
 
 
 def gather_experiment(client: Client, name: str) -> Experiment:
-    """Its jobs with their curves, without their events. Raises NotFound where there is none."""
+    """Its jobs with their curves, without their events. Raises NotFound if there is none."""
     names = experiment_jobs(client, name)
     if not names:
         raise NotFound(
@@ -106,7 +106,7 @@ def experiment_of(name: str, jobs: Sequence[JobReport]) -> Experiment:
 
 
 def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
-    """Seconds since its first work, steps of all agents, and the best judged score until then, wherever that grew."""
+    """Seconds since its first work, steps of all agents, and the best judged score so far, at every improvement."""
     found: list[tuple[float, float, float]] = []
     for evaluation, steps in job_steps(job):
         score = job.objective.score(evaluation) if evaluation.judges else None
@@ -116,12 +116,12 @@ def best_so_far(job: JobReport) -> list[tuple[float, float, float]]:
 
 
 def to_target(job: JobReport, figure: Callable[[JobReport], float | None]) -> float | None:
-    """A figure of a job at its target; None where it has not reached it."""
+    """A figure of a job when it reached its target; None if it did not."""
     return figure(job) if job.time_to_target_s is not None else None
 
 
 def spread(values: Sequence[float | None], text: Callable[[float], str]) -> str:
-    """`12.3 (10.1 to 15.0)`: the median and the range of those that are there; `–` for none."""
+    """`12.3 (10.1 to 15.0)`: the median and the range of the known values; `–` for none."""
     present = sorted(value for value in values if value is not None)
     if not present:
         return "–"

@@ -1,4 +1,4 @@
-"""The page of an experiment: its groups, its figures, a row for each job; and the same as a short text."""
+"""The page of an experiment: its groups, its figures, a row for each job; and a short text with the same facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOB_FIGURES = (
 
 
 def experiment_figures(experiment: Experiment) -> tuple[FigurePlan, ...]:
-    """Nothing is drawn yet."""
+    """The figures, not drawn yet."""
     return (
         FigurePlan(
             SPREAD,
@@ -77,14 +77,14 @@ def experiment_text(experiment: Experiment) -> str:
 
 
 def group_table(experiment: Experiment) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Titles and rows: one a group."""
+    """Titles, and one row per group."""
     return (*map(experiment.title, experiment.settings), *_GROUP_FIGURES), [
         (*group.values.values(), *_group_figures(group)) for group in experiment.groups
     ]
 
 
 def job_table(experiment: Experiment) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Titles and rows: one a job."""
+    """Titles, and one row per job."""
     rows = [
         (job.name, *(axis_value(job, axis) for axis in experiment.axes), *_job_figures(job)) for job in experiment.jobs
     ]

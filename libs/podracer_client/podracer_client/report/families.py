@@ -1,4 +1,5 @@
-"""The family tree of agents: an order that keeps families together, the lines that live, the best one's ancestors."""
+"""The family tree of agents: an order that keeps families together, the surviving lines, the ancestors of the best
+agent."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def family_order(agents: Iterable[Agent]) -> list[Agent]:
 
 
 def ancestors(agents: Iterable[Agent], names: Collection[str]) -> set[str]:
-    """The agents called `names` and all that they came from."""
+    """The agents called `names` and all their ancestors."""
     by_name = {agent.name: agent for agent in agents}
     found: set[str] = set()
     waiting = [name for name in names if name in by_name]
@@ -47,7 +48,7 @@ def ancestors(agents: Iterable[Agent], names: Collection[str]) -> set[str]:
 
 
 def living_lines(agents: Iterable[Agent]) -> set[str]:
-    """Agents that live, and their ancestors; the rest are dead branches."""
+    """Surviving agents and their ancestors."""
     people = list(agents)
     return ancestors(people, [agent.name for agent in people if agent.state in LIVING])
 
@@ -62,7 +63,7 @@ def best_agent(report: JobReport) -> str:
 def most_telling(report: JobReport, limit: int) -> list[Agent]:
     """At most `limit` agents in the job's order: the board's and their ancestors, then the best, then the newest.
 
-    Of a line of ancestors that alone is longer than that, the newest.
+    If a single line of ancestors is longer than that, its newest agents.
     """
     if len(report.agents) <= limit:
         return list(report.agents)

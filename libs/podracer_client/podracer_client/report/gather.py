@@ -1,4 +1,4 @@
-"""RPC → records, in bounded memory: of a long history an even choice, of many events the newest."""
+"""RPC → records, in bounded memory: an even sample of a long history, the newest of many events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_EVENTS = 20_000
 def gather(
     client: Client, name: str, *, max_evaluations: int = MAX_EVALUATIONS, max_events: int = MAX_EVENTS
 ) -> JobReport:
-    """Everything about a job. Raises NotFound where there is no such job."""
+    """Everything about a job. Raises NotFound if the job does not exist."""
     found = client.job(name)
     job = found.message
     first = max(0, job.event_position - max_events)
@@ -51,7 +51,7 @@ def gather(
 
 
 class Thinning(Generic[Item]):
-    """Keeps every n-th item; n doubles whenever `limit` is passed: of a long stream limit/2 to `limit` items."""
+    """Keeps every n-th item; n doubles whenever `limit` is passed: a long stream leaves limit/2 to `limit` items."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -70,7 +70,7 @@ class Thinning(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What the leaderboard knows of a job."""
+    """The data of a job on the leaderboard."""
 
     candidates: tuple[Candidate, ...] = ()
     agents: tuple[Agent, ...] = ()
@@ -80,7 +80,7 @@ class _History:
 
 
 def _history(client: Client, job: job_pb2.Job, max_evaluations: int) -> _History:
-    """Nothing where the job has no leaderboard yet, or had none."""
+    """Empty if the job has no leaderboard yet, or had none."""
     wanted, origin = conversion.objective(job.spec.objective), job.create_time
     if not job.leaderboard:
         return _History()
@@ -114,7 +114,7 @@ def _candidates(board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: T
 def _with_landmarks(
     kept: list[Evaluation], agents: Iterable[leaderboard_pb2.Agent], origin: Timestamp
 ) -> tuple[Evaluation, ...]:
-    """With every agent's best and newest evaluation, which an even choice may have missed; oldest first."""
+    """With every agent's best and newest evaluation, which an even sample may have missed; oldest first."""
     found = dict.fromkeys(kept)
     for agent in agents:
         for field in ("best_evaluation", "latest_evaluation"):
@@ -187,7 +187,7 @@ def _last_known_s(history: _History, events: list[Event]) -> float:
 
 
 def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, str], ...]:
-    """Libraries and versions that wrote the best checkpoint; none where there is no best checkpoint, or it has gone."""
+    """Libraries and versions that wrote the best checkpoint; none if there is no best checkpoint any more."""
     if not job.progress.best.checkpoint.prefix:
         return ()
     request = artifact_service_pb2.DownloadRequest(name=best_checkpoint_name(job.name), paths=[FILE_NAME])

@@ -1,4 +1,4 @@
-"""A page and its elements. Text is escaped here and nowhere else: text goes in, a `Markup` comes out."""
+"""A page and its elements. Text is escaped only here: the input is text, the output a `Markup`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from podracer_client.report.figures.palette import DARK, LIGHT
 
 
 class Markup(str):
-    """HTML that is finished; every other string is text, and is escaped where it is put into one."""
+    """Finished HTML; every other string is text and is escaped when it is inserted."""
 
     __slots__ = ()
 
@@ -19,12 +19,12 @@ Content = str | Markup
 
 
 def escape(content: Content) -> Markup:
-    """A Markup as it is, text with `<`, `&` and quotes escaped."""
+    """A Markup unchanged; text with `<`, `&` and quotes escaped."""
     return content if isinstance(content, Markup) else Markup(html.escape(content))
 
 
 def join(contents: Iterable[Content]) -> Markup:
-    """One after the other, a line each."""
+    """The parts one after the other, one per line."""
     return Markup("\n".join(map(escape, contents)))
 
 
@@ -43,7 +43,7 @@ def table(
     below: Iterable[Content] = (),
     caption: str = "",
 ) -> Markup:
-    """A table that scrolls by itself where it is wider than the page.
+    """A table, which scrolls horizontally if it is wider than the page.
 
     Columns named in `right` are numbers; those in `long` hold sentences, which are broken into lines. `below` has a
     sentence for each row, which stands under it over the whole width.
@@ -63,7 +63,7 @@ def table(
 
 
 def definitions(rows: Iterable[tuple[str, Content]]) -> Markup:
-    """Words and what is to be said of them; nothing for none."""
+    """A list of terms and their descriptions; empty without terms."""
     rows = list(rows)
     if not rows:
         return Markup()
@@ -71,14 +71,14 @@ def definitions(rows: Iterable[tuple[str, Content]]) -> Markup:
 
 
 def meter(label: str, share: float, text: str) -> Markup:
-    """A bar that is filled up to `share` (0 to 1), with the figures beside it."""
+    """A bar, filled to `share` (0 to 1), with the numbers beside it."""
     width = f"{100 * min(1.0, max(0.0, share)):.1f}%"
     bar = element("span", element("span", "", style=f"width:{width}"), class_="bar")
     return element("div", join((element("span", label), bar, element("span", text))), class_="meter")
 
 
 def section(title: str, *contents: Content) -> Markup:
-    """A part of a page; nothing where it has no contents."""
+    """A section of a page; empty if it has no contents."""
     present = [content for content in contents if content]
     if not present:
         return Markup()
@@ -90,7 +90,7 @@ def _cell(name: str, text: Content, class_: str) -> Markup:
 
 
 def page(title: str, sections: Iterable[Content], *, rules: str = "") -> str:
-    """A whole document that asks for nothing else; `rules` are of its own style."""
+    """A complete document without external resources; `rules` are additional CSS."""
     head = join(
         (
             Markup('<meta charset="utf-8">'),

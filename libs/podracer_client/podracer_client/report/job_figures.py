@@ -1,4 +1,4 @@
-"""The figures of a job's page, with what is said below them."""
+"""The figures of a job's page, with their captions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINEAGE, HYPERPARAMETERS, PODS = "lineage", "hyperparameters", "pods"
 
 
 def job_figures(report: JobReport) -> tuple[FigurePlan, ...]:
-    """Nothing is drawn yet."""
+    """The figures, not drawn yet."""
     return (
         FigurePlan(
             CURVES_BY_STEPS,

@@ -114,7 +114,7 @@ def _champion(report: JobReport) -> Markup:
 
 
 def _pods(report: JobReport) -> Markup:
-    """Those that are there now."""
+    """The pods that exist now."""
     if not report.pods:
         return Markup()
     rows = [
@@ -164,14 +164,14 @@ def _ensemble(report: JobReport) -> Markup:
 
 
 def _retrained(report: JobReport) -> Markup:
-    """The policy that the job ends with, where that is not its best candidate."""
+    """The final policy of the job, if it is not the best candidate."""
     if not report.retrained:
         return Markup()
     return element("p", f"{report.retrained}. It was not evaluated; it is the policy that the job ends with.")
 
 
 def _events(events: Iterable[Event]) -> Markup:
-    """What is not routine; of very many the first and the last."""
+    """The events that are not routine; of very many the first and the last."""
     important = [event for event in events if event.kind not in ROUTINE]
     if not important:
         return Markup()

@@ -1,4 +1,4 @@
-"""Making a report: which one it is, its page, its figures, its short text."""
+"""Makes a report: of a job or an experiment, with its page, its figures and its short text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from podracer_core.errors import InvalidInput, NotFound
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report that is gathered, and not yet drawn; `facts` are for programs."""
+    """A report whose data are gathered, and whose figures are not drawn yet; `facts` are for programs."""
 
     subject: JobReport | Experiment
     text: str
@@ -36,7 +36,7 @@ class Made:
         return experiment_figures(self.subject)
 
     def write(self, output: Path, figures: Path | None = None) -> list[Path]:
-        """The page, and where a folder is given its figures, whose files are returned. Raises InvalidInput."""
+        """Write the page and, given a folder, its figures; returns their files. Raises InvalidInput."""
         plans = self.plans()
         rendered = render_figures(plans, png=figures is not None)
         if isinstance(self.subject, JobReport):
@@ -47,7 +47,7 @@ class Made:
 
 
 def make_report(client: Client, name: str, *, experiment: bool = False) -> Made:
-    """Of the job of that name, else of the experiment. Raises NotFound where there is neither."""
+    """A report of the job of that name, otherwise of the experiment. Raises NotFound if neither exists."""
     if experiment:
         return _of_experiment(gather_experiment(client, name))
     try:
@@ -73,7 +73,7 @@ def _of_experiment(experiment: Experiment) -> Made:
 
 
 def job_text(report: JobReport) -> str:
-    """How it went in a line, and the leaderboard."""
+    """The result in one line, and the leaderboard."""
     figures = [
         f"{report.name}: {outcome_text(report)}",
         f"{count_text(report.env_steps)} steps",

@@ -1,4 +1,4 @@
-"""When pods worked, from the events of a job, and how fast, from what evaluations say of their agents' steps."""
+"""The work of pods over time, from the events of a job, and their throughput, from the steps in its evaluations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PodHistory:
-    """What one pod did: its leases, and whatever else happened to it, oldest first."""
+    """The history of one pod: its leases and its other events, oldest first."""
 
     name: str
     spans: tuple[Span, ...]
@@ -35,22 +35,22 @@ class PodHistory:
 
     @property
     def first_s(self) -> float:
-        """When it joined, or was first heard of."""
+        """The time at which it joined, or of its first event."""
         return min([span.start_s for span in self.spans] + [event.time_s for event in self.incidents])
 
     @property
     def last_s(self) -> float:
-        """When it was last heard of."""
+        """The time of its last event."""
         return max([span.end_s for span in self.spans] + [event.time_s for event in self.incidents])
 
 
 def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ...]:
-    """One of each pod that the events name, in the order in which they came.
+    """The history of each pod in the events, in order of appearance.
 
-    A lease ends with the next event of its fence, or of its work where no fence is told, at the latest where its pod
-    gets the next one.
+    A lease ends with the next event of its fence, or of its work if the event has no fence, and at the latest when
+    its pod gets the next lease.
     """
-    held: dict[str, Event] = {}  # pod: the event that granted what it holds
+    held: dict[str, Event] = {}  # pod: the event that granted its lease
     holders: dict[tuple[str, str], str] = {}  # fence or work: the pod that got it last
     spans: dict[str, list[Span]] = {}
     incidents: dict[str, list[Event]] = {}
@@ -81,15 +81,15 @@ def pod_histories(events: Iterable[Event], now_s: float) -> tuple[PodHistory, ..
 
 
 def _marks(event: Event) -> list[tuple[str, str]]:
-    """What tells the lease that an event is about, the more exact first."""
+    """The keys that identify the lease of an event, the most exact first."""
     return [(key, event.details[key]) for key in ("fence", "work") if key in event.details]
 
 
 def throughput(report: JobReport) -> tuple[list[float], list[float]]:
-    """Edges of equal spans of time (one more than rates), and steps a second of all agents in each.
+    """The edges of equal time intervals (one more than rates), and the steps per second of all agents in each.
 
-    An agent's steps between two evaluations count evenly over the time between them that its lease had trained. What
-    came after an agent's last evaluation is not in it, so the sum is a little below the job's steps.
+    An agent's steps between two evaluations are spread evenly over the training time of its lease between them. Steps
+    after an agent's last evaluation are not included, so the sum is a little below the job's steps.
     """
     start_s, end_s = report.start_s or 0.0, report.now_s
     if end_s <= start_s:
@@ -108,7 +108,7 @@ def throughput(report: JobReport) -> tuple[list[float], list[float]]:
 
 
 def job_steps(report: JobReport) -> list[tuple[Evaluation, float]]:
-    """Every evaluation whose time is known, oldest first, with the steps of all agents together until then."""
+    """Every evaluation whose time is known, oldest first, with the total steps of all agents until then."""
     first = {agent.name: agent.start_steps for agent in report.agents}
     latest: dict[str, int] = {}
     total = 0.0

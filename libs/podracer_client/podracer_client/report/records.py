@@ -1,4 +1,4 @@
-"""What a report is made from. Times are seconds since the job was created, returns are finite, names are short."""
+"""The data of a report. Times are seconds since the job was created, returns are finite, names are short."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Evaluation:
     """Greedy episodes of one policy.
 
     env_steps  of the agent's lineage
-    time_s     when it ended; None where that is not known
+    time_s     the time of its end; None if unknown
     train_s    how long its lease had trained when the weights were taken
-    lower, upper  95 % interval of the mean; None where there is none
+    lower, upper  95 % interval of the mean; None if there is none
     purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED
     """
 
@@ -46,19 +46,19 @@ class Evaluation:
 
     @property
     def judges(self) -> bool:
-        """Whether it is one by which candidates are ranked."""
+        """Whether it counts for the ranking of candidates."""
         return self.purpose in ("CANDIDATE", "CHALLENGE")
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent and where it came from.
+    """An agent and its origin.
 
     start        FRESH, COPY, NOISE or FUSE
     parents      the agents whose checkpoints it began with
     start_steps  environment steps of its lineage before it
     score        its best by the objective's statistic; None before it was judged
-    pinned       a user wants that no other takes its place
+    pinned       a user has protected it from being replaced
     stopping     a user has stopped it; its round is still under way
     """
 
@@ -94,7 +94,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; `subject` is a short name, `about` what kind of thing it names (`pods`, `agents`)."""
+    """Something that happened; `subject` is a short name, `about` the kind of that name (`pods`, `agents`)."""
 
     position: int
     kind: str
@@ -107,7 +107,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that is there now."""
+    """A pod that exists now."""
 
     name: str
     state: str
@@ -120,7 +120,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a job has failed; `detail` may be a user's traceback."""
+    """The reason why a job failed; `detail` may be a user's traceback."""
 
     reason: str
     message: str
@@ -129,7 +129,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Candidates that act together."""
+    """An ensemble of candidates."""
 
     agents: tuple[str, ...]
     rule: str
@@ -138,7 +138,7 @@ class Ensemble:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What was wanted; None where there is no target or limit. `by_mean`: the mean is held against the target."""
+    """The objective; None if there is no target or limit. `by_mean`: the mean is compared with the target."""
 
     target: float | None = None
     by_mean: bool = False
@@ -151,28 +151,28 @@ class Objective:
         return "mean" if self.by_mean else "lower bound"
 
     def score(self, evaluation: Evaluation) -> float | None:
-        """The number of an evaluation that counts; None where it has none."""
+        """The number of an evaluation that counts; None if it is missing."""
         return evaluation.mean if self.by_mean else evaluation.lower
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """Everything that a job's page says.
+    """All data of a job's page.
 
-    request           what was asked: words of a job file and their values
-    searched          hyperparameters that were searched → whether in the logarithm
-    start_s, end_s    first work, and the end; None where it has not come
-    now_s             the end, or the latest that was heard of it
+    request           the keys of the job file and their values
+    searched          hyperparameters that were searched → whether logarithmically
+    start_s, end_s    the first work, and the end; None if not reached yet
+    now_s             the end, or the time of the latest data
     train_s           active time, without pauses
     cost_s            device seconds, evaluation included; `evaluation_cost_s` of them for evaluation
-    evaluations       oldest first; of a long history an even choice
-    retrained         the policy that the job ends with, where that is not its best candidate
-    standing          of a continuous job: generation, champion, what it waits for
-    environment       what is known of the environment
-    score_name        what the numbers of evaluations are called
-    versions          of what has taken part
-    notes             what was left out, and what could not be read
-    video             URL of an episode of what it has come to, and what is seen; or none, and why
+    evaluations       oldest first; an even sample of a long history
+    retrained         the final policy, if it is not the best candidate
+    standing          of a continuous job: generation, champion, reason for waiting
+    environment       the facts of the environment
+    score_name        the name of the numbers of evaluations
+    versions          of the components and libraries that took part
+    notes             omitted data, and data that could not be read
+    video             URL of a video of the result, and its caption; or none, and the reason
     """
 
     name: str

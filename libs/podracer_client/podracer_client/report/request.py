@@ -1,4 +1,4 @@
-"""What was asked, in the words of a job file."""
+"""The request of a job, in the words of a job file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALE = ", in the logarithm"
 
 
 def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
-    """Words and values; only the environment's name where the rest has no form that we know."""
+    """Keys and values; only the environment's name if this version does not know the form of the rest."""
     try:
         spec = JobSpec.from_message(message)
     except InvalidInput as error:
@@ -33,7 +33,8 @@ def request_rows(message: job_pb2.JobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def searched_names(message: job_pb2.JobSpec) -> dict[str, bool]:
-    """Hyperparameters that the job itself searches → whether in the logarithm; none where it leaves that to us."""
+    """Hyperparameters that the job itself searches → whether logarithmically; empty if the job
+    leaves the choice to the orchestrator."""
     try:
         space = JobSpec.from_message(message).search.space
     except InvalidInput:
@@ -125,7 +126,7 @@ def _range(search: Range) -> str:
 
 
 def _evolution(evolution: Evolution) -> str:
-    """The defaults of what is seldom set are left out."""
+    """The keys of evolution; defaults of rarely used keys are left out."""
     length = evolution.round
     each = f"{length.env_steps:,} steps" if length.env_steps is not None else duration_text(length.seconds)
     words = [

@@ -1,4 +1,4 @@
-"""The Secrets of a deployment on Kubernetes, made by a program that runs beside it.
+"""The Secrets of a deployment on Kubernetes, made by a program in the cluster.
 
 podracer-tokens            the tokens themselves, from which the others are made again where one is deleted
 podracer-authority         signs the certificates (tls.crt, tls.key)
@@ -7,8 +7,8 @@ podracer-tls-<role>        its certificate
 podracer-s3                keys of the object store
 podracer-web               key of the live page
 
-What is there stays, whatever made it. Only a certificate of our authority that is to end is made anew. No owner and no
-manifest names these Secrets, so they outlive the deployment.
+Existing Secrets stay, whatever made them. Only certificates of this authority are renewed before they expire. No owner
+and no manifest names these Secrets, so they outlive the deployment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["ClusterSecrets", "keep"]
 logger = logging.getLogger(__name__)
 
 LOOK_S = 30.0
-"""How often it looks whether something is missing."""
+"""How often it checks for missing Secrets."""
 _LABELS = {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": "podracer-secrets"}
 _AUTHORITY, _TLS = "podracer-authority", "kubernetes.io/tls"
 _ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
@@ -49,13 +49,13 @@ _warn_once = cache(logger.warning)
 
 
 class ClusterSecrets:
-    """`without` are patterns of names of Secrets that something else makes; `hosts`, `days` as of `create_secrets`."""
+    """`without`: name patterns of Secrets to leave alone; `hosts`, `days`: as in `create_secrets`."""
 
     def __init__(self, api: ClusterApi, without: Sequence[str], hosts: Sequence[str], days: int) -> None:
         self._api, self._without, self._hosts, self._days = api, without, hosts, days
 
     def ensure(self, *, renew: bool = False) -> None:
-        """Make what is missing, renew what is to end (with `renew` every certificate). May be repeated at will."""
+        """Make missing Secrets and renew expiring certificates (with `renew` all of them). Idempotent."""
         tokens = self._ensure("podracer-tokens", self._make_tokens)
         for role in _ROLES if tokens else ():
             self._ensure(f"podracer-tokens-{role}", partial(_tokens_of, role, tokens))
@@ -66,8 +66,8 @@ class ClusterSecrets:
         roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
         if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
             _warn_once(
-                f"there are certificates, and no Secret {_AUTHORITY} with the authority that has signed them (tls.crt, "
-                "tls.key): none is made and none is renewed, as those of another authority would be refused"
+                f"certificates exist, but the Secret {_AUTHORITY} of the authority that signed them (tls.crt, tls.key) "
+                "does not: restore it; until then no certificate is made or renewed"
             )
         elif roles:
             found = self._ensure(_AUTHORITY, _make_authority, _TLS)
@@ -83,13 +83,13 @@ class ClusterSecrets:
         name = f"podracer-tls-{role}"
         found = self._ensure(name, make, _TLS)
         if found.get("ca.crt", b"").strip() != authority.certificate.strip():
-            _warn_once(f"the Secret {name} is of another authority than {_AUTHORITY}: it stays as it is")
+            _warn_once(f"the certificate in the Secret {name} was not signed by {_AUTHORITY}: it is left unchanged")
         elif renew or _is_to_end(name, found.get("tls.crt", b"")):
             self._api.patch("secrets", name, {"data": _encoded(make())})
-            logger.info("the certificate in the Secret %s is renewed for %d days", name, self._days)
+            logger.info("renewed the certificate in the Secret %s for %d days", name, self._days)
 
     def _ensure(self, name: str, make: Callable[[], Data], kind: str = "Opaque") -> Data:
-        """What is in a Secret, which is made where it is missing; empty where it is left out."""
+        """The data of a Secret, which is made if it is missing; empty if it is left out."""
         if self._is_left_out(name):
             return {}
         if found := self._get(name):
@@ -98,9 +98,9 @@ class ClusterSecrets:
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": _encoded(make())}
         try:
             self._api.create("secrets", body)
-            logger.info("the Secret %s is made", name)
+            logger.info("created the Secret %s", name)
         except AlreadyExists:
-            logger.info("the Secret %s was made by something else meanwhile", name)
+            logger.info("the Secret %s exists already: another process created it", name)
         return self._get(name)
 
     def _get(self, name: str) -> Data:
@@ -120,9 +120,9 @@ class ClusterSecrets:
 
 
 def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) -> None:
-    """Look again and again, or `once`, until `stop` is set; waits longer and longer while the API server is away.
+    """Check repeatedly, or `once`, until `stop` is set, with back-off while the API server does not answer.
 
-    Raises what keeps it from doing so `once`, but for Unavailable; else it says so and goes on.
+    With `once` it raises errors other than Unavailable; otherwise it logs them and continues.
     """
     waits = Backoff(1.0, 60.0)
     while not stop.is_set():
@@ -131,7 +131,7 @@ def keep(deployment: ClusterSecrets, stop: Event, *, once: bool, renew: bool) ->
         except PodracerError as error:
             if once and not isinstance(error, Unavailable):
                 raise
-            logger.warning("the Secrets cannot be looked after, it is tried again: %s", error.message)
+            logger.warning("cannot check the Secrets, retrying: %s", error.message)
             stop.wait(next(waits))
             continue
         if once:
@@ -156,7 +156,7 @@ def _random() -> bytes:
 
 
 def _is_to_end(name: str, pem: bytes) -> bool:
-    """Whether a third of its time is left, or less."""
+    """Whether at most a third of the certificate's validity is left."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
     except ValueError as error:

@@ -1,12 +1,12 @@
-"""What a deployment needs before it starts: tokens, certificates for every role, signed by an authority of its own, and
-keys for an object store and a database that are made for it.
+"""The secrets of a deployment: tokens, certificates of every role signed by its own authority, and keys of its object
+store and database.
 
 DIR/tokens/{client,pod,control}          one token each
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
-DIR/tls/<role>/{ca.pem,cert.pem,key.pem} what a process of the role is given as PODRACER_TLS
-DIR/store/{access_key,secret_key}        for an object store of its own
-DIR/database/{password,pgpass}           for a PostgreSQL of its own
-DIR/roles/<role>/…                       copies: all that a process of the role is given, to be mounted where it runs:
+DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role
+DIR/store/{access_key,secret_key}        for the deployment's own object store
+DIR/database/{password,pgpass}           for the deployment's own PostgreSQL
+DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted where it runs:
   tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
   PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE
 """
@@ -31,7 +31,7 @@ from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tok
 __all__ = ["ROLES", "Authority", "create_secrets", "role_secrets"]
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
-"""Those that have a certificate."""
+"""The roles that have a certificate."""
 
 _STORE = ("store/access_key", "store/secret_key")
 _GIVEN = {
@@ -45,7 +45,7 @@ _GIVEN = {
     "store": _STORE,
     "database": ("database/password",),
 }
-"""Besides the certificate. `store` and `database` are the servers themselves."""
+"""The files of each role besides the certificate. `store` and `database` are the servers themselves."""
 _KNOWN = {
     "orchestrator": ("tokens/pod",),
     "leaderboard": ("tokens/client", "tokens/control"),
@@ -53,7 +53,7 @@ _KNOWN = {
     "evaluator": ("tokens/pod",),
     "policy": ("tokens/control",),
 }
-"""Tokens that a role is shown and never shows: it is given their digests, which do not admit a caller."""
+"""Tokens that a role only verifies: it gets their digests, which grant no access."""
 
 _AUTHORITY_DAYS = 3650
 _BEFORE = datetime.timedelta(hours=1)  # clocks differ
@@ -61,10 +61,10 @@ _EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_A
 
 
 def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False) -> list[Path]:
-    """Make what is missing below `folder` (mode 0600), and with `renew` every role's certificate anew.
+    """Make the missing files below `folder` (mode 0600); with `renew` also new certificates of all roles.
 
-    hosts   names and addresses that stand in the certificates beside the role: for callers that know nothing of roles
-    Returns the files that were written. Raises InvalidInput where the folder cannot be written.
+    hosts   names and addresses in the certificates beside the role, for callers that do not use roles
+    Returns the written files. Raises InvalidInput if the folder cannot be written.
     """
     if days < 1:
         raise InvalidInput(f"a certificate is to be valid for a day at least, not {days}", reason="INVALID_DAYS")
@@ -108,7 +108,7 @@ def _fill_role_folders(folder: Path) -> list[Path]:
 
 
 def role_secrets(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What a role is given of these, by path; its certificate is not among them."""
+    """The files of a role by path, without its certificate."""
     known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
     return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
 

@@ -1,6 +1,6 @@
-"""Where the servers are, and how they are reached.
+"""Finding the servers and connecting to them.
 
 lookup                          finds a connection: given, in the environment, in a state folder, in a context
-connection, contexts, cluster   what a connection is; servers by name; those of a cluster, by kubectl
-stubs                           the gRPC stubs over it
+connection, contexts, cluster   a connection; servers by name; servers in a cluster, through kubectl
+stubs                           the gRPC stubs of a connection
 """

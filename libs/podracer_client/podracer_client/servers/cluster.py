@@ -1,4 +1,4 @@
-"""Servers in a cluster, reached by kubectl with its user's rights: it reads Secrets and forwards ports."""
+"""Servers in a cluster, through kubectl with the user's rights: it reads Secrets and forwards ports."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _END_WITH_PARENT = (
 
 
 def connect(place: Place) -> Connection:
-    """The servers of a namespace, reachable until the connection is closed; the key is held in memory only.
+    """Connect to the servers of a namespace, until the connection is closed. The key is held in memory only.
 
-    Raises InvalidInput without kubectl, Unavailable with kubectl's words where it is refused or finds nothing.
+    Raises InvalidInput without kubectl, Unavailable with kubectl's message if it is refused or finds nothing.
     """
     if shutil.which("kubectl") is None:
         raise InvalidInput("kubectl is not on PATH: a cluster is reached by it", reason="NO_KUBECTL")
@@ -53,7 +53,7 @@ def connect(place: Place) -> Connection:
 
 
 def current_kube_context() -> str:
-    """What kubectl uses now; empty where it has none, as in a pod."""
+    """kubectl's current context; empty if it has none, as in a pod."""
     if shutil.which("kubectl") is None:
         return ""
     command = ["kubectl", "config", "current-context"]
@@ -78,9 +78,9 @@ def _entry(secrets: Mapping[str, Mapping[str, str]], name: str, key: str) -> byt
 
 
 def _forward(kubectl: Sequence[str], service: str, folder: Path, stack: ExitStack) -> tuple[ManagedProcess, str]:
-    """Forward a port of this machine to a service until `stack` ends it; returns the port's address, too.
+    """Forward a local port to a service until `stack` ends it; returns the process and the port's address.
 
-    Where kubectl ends, as its pod or the API server is gone, it is started again with the same port.
+    If kubectl ends, because its pod or the API server is gone, it is started again with the same port.
     """
     fixed = stack.enter_context(closing(FixedAddress("127.0.0.1:0")))
     port = fixed.address.rpartition(":")[2]

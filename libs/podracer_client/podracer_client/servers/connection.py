@@ -1,4 +1,4 @@
-"""Where the servers are and with which token, and the file in a state folder that says so."""
+"""The servers' addresses and the client's token, and the file in a state folder that holds them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FILE_NAME = "connection.json"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Addresses of orchestrator and leaderboard (empty where it is not known), the client's token, and its certificate,
-    or the folder with it, where they speak TLS. `close` ends what keeps them reachable."""
+    """Addresses of orchestrator and leaderboard (empty if unknown), the client's token, and with TLS its certificate or
+    the folder with it. `close` ends the processes that forward ports, if any."""
 
     orchestrator: str
     leaderboard: str
@@ -40,7 +40,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFile:
-    """What `podracer up` and `podracer run` leave in their state folder for other terminals."""
+    """The file that `podracer up` and `podracer run` write into their state folder for other terminals."""
 
     orchestrator: str
     leaderboard: str
@@ -48,7 +48,7 @@ class ConnectionFile:
     pid: int
 
     def write(self, folder: Path) -> Path:
-        """Write it for this user alone, whole or not at all."""
+        """Write the file atomically, readable by this user only."""
         path = folder / FILE_NAME
         values = {name: getattr(self, name) for name in self.__slots__}
         write_private(path, f"{json.dumps(values, indent=2)}\n".encode())
@@ -56,7 +56,7 @@ class ConnectionFile:
 
     @classmethod
     def read(cls, folder: Path) -> ConnectionFile:
-        """Raises NotFound when there is none, InvalidInput when it cannot be read or is not one."""
+        """Raises NotFound if there is no file, InvalidInput if it cannot be read or is malformed."""
         path = folder / FILE_NAME
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ class ConnectionFile:
 
     @classmethod
     def connection(cls, folder: Path) -> Connection:
-        """The servers that run for a state folder now. Raises NotFound when none do, InvalidInput as `read`."""
+        """The servers that run for a state folder now. Raises NotFound if none do, InvalidInput as `read`."""
         file = cls.read(folder)
         try:
             os.kill(file.pid, 0)
@@ -95,7 +95,7 @@ _FIELDS = {"orchestrator": str, "leaderboard": str, "token_file": str, "pid": in
 
 
 def token_source(token: str | None, token_file: str | Path | None) -> TokenSource | None:
-    """What presents a token that is given, or a file's; None where neither is. Raises InvalidInput as FileToken."""
+    """The source of a given token, or of a file's; None without either. Raises InvalidInput as FileToken."""
     if token:
         return lambda: token
     return FileToken(Path(token_file)) if token_file else None

@@ -1,4 +1,4 @@
-"""Servers by name: what `podracer context` keeps in ~/.config/podracer/contexts.json, without any secret."""
+"""Servers by name, stored by `podracer context` in ~/.config/podracer/contexts.json, without any secret."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from podracer_core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where Podracer runs: a namespace of a cluster, and a context of kubectl (empty: kubectl's current one); or
-    addresses, the file with a client's token, and the folder with a certificate where the servers speak TLS."""
+    """A place where Podracer runs: a namespace of a cluster and a kubectl context (empty: kubectl's current one); or
+    addresses, the file with a client's token, and with TLS the folder with a certificate."""
 
     namespace: str = ""
     kube_context: str = ""
@@ -26,14 +26,14 @@ class Place:
 
 @dataclass(slots=True)
 class Contexts:
-    """The known ones by name, and the name of the one that is used where none is given; empty: none."""
+    """The contexts by name, and the name of the current one (empty: none)."""
 
     current: str = ""
     known: dict[str, Place] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> Contexts:
-        """Empty where there is no file. Raises InvalidInput for one that cannot be read or is not ours."""
+        """Read the file; empty without a file. Raises InvalidInput if it cannot be read or is malformed."""
         try:
             values = json.loads(_path().read_text(encoding="utf-8"))
             return cls(values["current"], {name: Place(**place) for name, place in values["known"].items()})
@@ -43,7 +43,7 @@ class Contexts:
             raise InvalidInput(f"{_path()} is not a file of `podracer context`: {error}", path=_path()) from error
 
     def write(self) -> Path:
-        """Raises InvalidInput where it cannot be written."""
+        """Write the file. Raises InvalidInput if it cannot be written."""
         try:
             write_private(_path(), f"{json.dumps(asdict(self), indent=2)}\n".encode())
         except OSError as error:

@@ -36,11 +36,11 @@ def find_connection(
     folder: Path | None = None,
     context: str | None = None,
 ) -> Connection:
-    """The servers to talk to: what is given wins, then a given `folder`, then PODRACER_*, then what runs in ./runs,
-    then the current context.
+    """The servers to connect to. In this order: given servers, a given `folder`, PODRACER_*, servers that run in
+    ./runs, the current context.
 
-    Raises InvalidInput for a token that cannot be read, NotFound where no server is known, Unavailable for a cluster
-    that cannot be reached.
+    Raises InvalidInput for a token that cannot be read, NotFound if no server is known, Unavailable if a cluster cannot
+    be reached.
     """
     environment = {} if folder is not None else os.environ
     if not orchestrator and not leaderboard and (context := context or environment.get(CONTEXT_VARIABLE)):
@@ -61,7 +61,7 @@ def find_connection(
         tls = Path(set_tls)
     source = source or token_source(environment.get(TOKEN_VARIABLE), environment.get(TOKEN_FILE_VARIABLE))
     if source is None and folder is not None:
-        with suppress(NotFound):  # no server of that folder runs: it says nothing of the one that is given
+        with suppress(NotFound):  # no server of that folder runs: it has no bearing on the given one
             source = ConnectionFile.connection(folder).token
     if source is None:
         raise InvalidInput(

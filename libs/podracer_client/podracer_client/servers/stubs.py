@@ -1,4 +1,4 @@
-"""The stubs of orchestrator and leaderboard over one connection, and what is read with them everywhere."""
+"""The stubs of orchestrator and leaderboard over one connection, and common reads."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _IDEMPOTENT = (
 
 
 class Servers:
-    """`job_service`, `artifact_service` and `leaderboard_service` are the plain stubs."""
+    """`job_service`, `artifact_service` and `leaderboard_service` are the gRPC stubs."""
 
     def __init__(self, connection: Connection, *, allow_insecure: bool = False) -> None:
-        """Connects at the first call. Raises InvalidInput for a bad address, or one that plaintext may not go to."""
+        """Connects at the first call. Raises InvalidInput for a bad address, or one that requires TLS."""
         tls = TlsFolder(connection.tls) if isinstance(connection.tls, Path) else connection.tls
         options = ChannelOptions(idempotent_methods=_IDEMPOTENT, allow_insecure=allow_insecure, tls=tls)
         self.connection = connection
@@ -62,7 +62,7 @@ class Servers:
         self.close()
 
     def close(self) -> None:
-        """Ends the calls that are under way."""
+        """Cancel the calls in progress and close the channels."""
         for channel in self._channels:
             channel.close()
         self.connection.close()
@@ -98,7 +98,7 @@ class Servers:
     def download(self, artifact: str, target: str | Path) -> artifact_service_pb2.Artifact:
         """Write an artifact's files into the new folder `target`, each checked against its SHA-256.
 
-        Raises NotFound, AlreadyExists when `target` holds something, DataCorrupted.
+        Raises NotFound, AlreadyExists if `target` is not empty, DataCorrupted.
         """
         from podracer_core.attachments.transfer import receive_artifact  # late: most callers download nothing
 
@@ -121,7 +121,7 @@ Response = TypeVar("Response", bound=_Page)
 
 
 def pages(call: Callable[[Request], Response], request: Request) -> Iterator[Response]:
-    """The pages of a listing, each asked for when it is needed."""
+    """The pages of a listing, each read when it is needed."""
     request.page_size = PAGE_SIZE
     while True:
         response = call(request)

@@ -21,7 +21,7 @@ def check_destination(text: str) -> None:
     """Raises InvalidInput for what is no destination, or where its package is missing."""
     if text.startswith(PREFIX):
         if parse_hub_name(text)[1] is not None:
-            raise InvalidInput(f"{text}: a push makes a revision of its own; leave @REVISION out")
+            raise InvalidInput(f"{text}: a push creates a new revision; omit @REVISION")
         hub_client()
     elif text.startswith(_MLFLOW):
         _registry(text)

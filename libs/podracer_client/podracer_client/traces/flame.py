@@ -1,4 +1,4 @@
-"""Which work took how long: spans of the same name, below the same one, are one frame; as a tree for the terminal."""
+"""The time of each operation: spans of the same name and parent form one frame; printed as a tree in the terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WIDTH = 46
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What took time, of all processes together.
+    """An operation and its time, over all processes.
 
-    seconds       with all that is below it, also where several processes worked at once
-    count         spans; 0 where only their sum is known
-    is_estimated  scaled up from a few spans
+    seconds       including the frames below it, added up for processes that work in parallel
+    count         number of spans; 0 if only their sum is known
+    is_estimated  extrapolated from a few spans
     """
 
     service: str
@@ -36,10 +36,10 @@ class Frame:
 
 
 def flame_of(trace: Trace) -> Frame:
-    """A frame for the job, with everything that was done for it below.
+    """The frame of the job, with the frames of all its operations below.
 
-    A round tells the sums of its phases, and has spans of the phases of a few iterations: these say what the phases
-    consist of, in proportion. A frame is at least as long as its children together: processes work at the same time.
+    A round has the sums of its phases, and spans of the phases of a few iterations. These give the proportions of the
+    operations in each phase. A frame is at least as long as its children together: processes work at the same time.
     """
     children = trace.children()
     frames = _merged([_frame(one, children) for one in children[""]])
@@ -47,7 +47,7 @@ def flame_of(trace: Trace) -> Frame:
 
 
 def _frame(one: TraceSpan, children: Mapping[str, Sequence[TraceSpan]]) -> Frame:
-    """A span and all below it."""
+    """The frame of a span and of all spans below it."""
     own = children.get(one.span_id, ())
     sampled: dict[str, list[Frame]] = defaultdict(list)
     below: list[Frame] = []
@@ -64,7 +64,7 @@ def _frame(one: TraceSpan, children: Mapping[str, Sequence[TraceSpan]]) -> Frame
 
 
 def _phase(service: str, name: str, seconds: float | None, sampled: Sequence[Frame]) -> Frame:
-    """A phase that has taken so many seconds, made of what its samples are made of. `sampled`: one at most."""
+    """A phase of that many seconds, with the proportions of its samples. `sampled`: one at most."""
     if not sampled:
         return Frame(service, name, seconds or 0.0, 0)
     (like,) = sampled
@@ -79,7 +79,7 @@ def _scaled(frame: Frame, factor: float) -> Frame:
 
 
 def _merged(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """Those of one name and service together, the longest first."""
+    """The frames merged by name and service, the longest first."""
     groups: dict[tuple[str, str], list[Frame]] = defaultdict(list)
     for frame in frames:
         groups[frame.service, frame.name].append(frame)
@@ -99,7 +99,7 @@ def _merged(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def flame_text(trace: Trace, flame: Frame) -> str:
-    """Two lines about the trace, then a line for each frame: seconds, share of the whole, how often, and what."""
+    """Two lines about the trace, then a line for each frame: seconds, share of the whole, number of spans, and name."""
     processes = len({one.process for one in trace.spans})
     lines = [
         f"{trace.job}: {trace.seconds:.1f} s, {flame.seconds:.1f} s of work in {processes} processes",

@@ -1,4 +1,4 @@
-"""The flame view and a timeline as one HTML file that asks for nothing else."""
+"""The flame view and a timeline as one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podracer_client.traces.reading import Trace, TraceSpan
 __all__ = ["MOST_SPANS", "trace_page"]
 
 MOST_SPANS = 2000
-"""Of the timeline: the longest."""
+"""The most spans in the timeline: the longest ones."""
 
 _ABOUT = (
     "Wide is what took long: the seconds of all processes together, those that worked at the same time one beside the "
@@ -24,7 +24,7 @@ _TIMELINE = "When each process did what. Of the iterations of a round only a few
 
 
 def trace_page(trace: Trace, flame: Frame) -> str:
-    """A whole document."""
+    """The complete document."""
     shown = _longest(trace.spans)
     left_out = len(trace.spans) - len(shown)
     note = f" The {MOST_SPANS:,} longest spans; {left_out:,} are left out." if left_out else ""
@@ -47,7 +47,7 @@ def trace_page(trace: Trace, flame: Frame) -> str:
 
 
 def _json(value: Any) -> str:
-    """Data inside a script: nothing in it can end the script."""
+    """JSON for use inside a script: no text in it can end the script."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -21,7 +21,7 @@ __all__ = ["Trace", "TraceSpan", "read_trace"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span, with its `service` (learner, worker…) and the `process` of that service which wrote it."""
+    """One span, with its `service` (learner, worker…) and the `process` of that service that wrote it."""
 
     service: str
     process: str
@@ -40,18 +40,18 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """All that is known of a job, by its resource name; `spans` in the order in which they began."""
+    """The spans of a job, given by its resource name, in the order in which they began."""
 
     job: str
     spans: Sequence[TraceSpan]
 
     @property
     def seconds(self) -> float:
-        """From its first span to the end of its last one."""
+        """The time from the first span to the end of the last one."""
         return (max(one.end_ns for one in self.spans) - self.spans[0].start_ns) / 1e9
 
     def children(self) -> Mapping[str, Sequence[TraceSpan]]:
-        """The spans by the id of their parent; those whose parent is not there, too, below the empty id."""
+        """The spans by the id of their parent; spans with a missing parent are below the empty id."""
         ids = {one.span_id for one in self.spans}
         found: dict[str, list[TraceSpan]] = defaultdict(list)
         for one in self.spans:
@@ -60,9 +60,9 @@ class Trace:
 
 
 def read_trace(folder: Path, job: str) -> Trace:
-    """The spans of `job`, an id or a name, in the files of `folder`. Lines that were cut off are left out.
+    """The spans of `job`, an id or a name, in the files of `folder`. Truncated lines are left out.
 
-    Raises NotFound where there are none, InvalidInput for what is no job's name and for what cannot be read.
+    Raises NotFound if there are none, InvalidInput for an invalid name and for a folder that cannot be read.
     """
     wanted = job_name(job)
     try:
@@ -115,7 +115,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """Empty for a line that is not whole: its process was killed while it wrote."""
+    """The values of a line; empty for a truncated one, whose process was killed while it wrote."""
     try:
         value = json.loads(line)
     except ValueError:

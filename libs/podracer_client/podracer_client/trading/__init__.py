@@ -2,5 +2,5 @@
 
 data_import                                      a price table -> a canonical file, a data set of a server
 session, backtests                               policies played through the days by an evaluator
-backtest_text, backtest_page, backtest_figures   what comes of it
+backtest_text, backtest_page, backtest_figures   its results
 """

@@ -1,4 +1,4 @@
-"""The figures of a back-test: value, falls from the peak, and what was held."""
+"""The figures of a back-test: value, drawdown, and holdings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDE = 2.5  # between the greatest and the least value: then equal steps are eq
 
 
 def backtest_figures(found: Backtest) -> tuple[FigurePlan, ...]:
-    """Nothing is drawn yet."""
+    """The figures, not drawn yet."""
     against = ", ".join(title_of(account.name) for account in found.accounts[1:] if account.record.tickers)
     return (
         FigurePlan(
@@ -94,7 +94,7 @@ def _draw_drawdown(found: Backtest) -> Figure:
 
 
 def _draw_holdings(found: Backtest) -> Figure:
-    """What the policy's account consisted of: the stocks that it held most, all others, cash."""
+    """The contents of the policy's account: its largest holdings, all others, cash."""
     figure = Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
     axes = figure.subplots()
     parts = weights(found)
@@ -111,7 +111,7 @@ def _draw_holdings(found: Backtest) -> Figure:
 
 
 def weights(found: Backtest) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Parts of the account [T] by what they were in: the most held tickers, the others together, cash."""
+    """Shares of the account [T] by holding: the largest tickers, the others together, cash."""
     record = found.policy.record
     parts = record.shares * record.close / record.value[:, None]
     most = np.argsort(-parts.mean(0), kind="stable")[:_MOST_HELD]
@@ -125,7 +125,7 @@ def _colors(found: Backtest) -> dict[str, str]:
 
 
 def _thinned(bars: int) -> slice:
-    """So many bars as a picture can show."""
+    """As many bars as a figure can show."""
     return slice(None, None, max(1, bars // _POINTS))
 
 

@@ -1,4 +1,4 @@
-"""The page of a back-test, one file that asks for nothing else, and the CSV files beside it."""
+"""The page of a back-test, one file without external resources, and the CSV files beside it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FALLS = 5
 
 def write_backtest(found: Backtest, folder: Path, title: str, figures: Path | None = None) -> list[Path]:
     """The page, and the policy's account in CSV files; returns their paths. Every figure goes into the folder `figures`
-    too, as SVG and PNG. Raises InvalidInput where a file cannot be written."""
+    too, as SVG and PNG. Raises InvalidInput if a file cannot be written."""
     make_folder(folder)
     record = found.policy.record
     files = {"equity.csv": equity_csv(record), "trades.csv": found.trades, "holdings.csv": holdings_csv(record)}
@@ -217,9 +217,9 @@ def _statement(found: Backtest) -> Iterator[Markup]:
     )
     yield element(
         "p",
-        "Not simulated: slippage and the trace that orders leave in prices; limits up and down, at which nobody sells "
-        "or buys; lots; dividends beyond what adjusted prices hold; interest on cash; taxes; stocks that came to or "
-        "left the exchange but are not in the table.",
+        "Not simulated: slippage and market impact; daily price limits, at which no trade is possible; lots; dividends "
+        "beyond what adjusted prices hold; interest on cash; taxes; stocks that were listed or delisted and are not in "
+        "the table.",
     )
 
 

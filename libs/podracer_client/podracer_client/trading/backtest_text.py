@@ -49,7 +49,7 @@ _TITLES = {
 
 
 def title_of(account: str) -> str:
-    """The name of an account for people."""
+    """The display name of an account."""
     return _TITLES.get(account, account)
 
 
@@ -59,7 +59,7 @@ def percent(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """`1.23`; `–` where there is none."""
+    """`1.23`; `–` if there is none."""
     return "–" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
 
 
@@ -73,7 +73,7 @@ def account_cells(account: Account) -> tuple[str, ...]:
 
 
 def difference_text(found: Backtest, other: Account) -> str:
-    """By how much the policy's Sharpe ratio is above another account's, with its interval."""
+    """The difference of the policy's Sharpe ratio to that of another account, with its interval."""
     difference, lower, upper = found.policy.sharpe_above(other)
     return f"{ratio(difference)} ({ratio(lower)} to {ratio(upper)})"
 
@@ -86,7 +86,7 @@ def period_text(found: Backtest) -> str:
 
 
 def backtest_text(found: Backtest) -> str:
-    """For people."""
+    """The back-test as text."""
     lower, upper = found.policy.sharpe_interval
     lines = [f"policy      {who_text(found)}", f"period      {period_text(found)}"]
     if found.windows:
@@ -107,7 +107,7 @@ def backtest_text(found: Backtest) -> str:
 
 
 def who_text(found: Backtest) -> str:
-    """Whose account it is."""
+    """The owner of the account."""
     if found.windows:
         return f"{len(found.windows)} policies, one after the other"
     description = found.header.description
@@ -125,15 +125,15 @@ def window_cells(window: Backtest) -> tuple[str, ...]:
 
 
 def seen_text(found: Backtest) -> str:
-    """That the policy knows the days, where it does; else nothing."""
+    """A note that the policy was trained on the days or selected by them; empty if neither."""
     counts = (("trained on", found.trained_bars), ("selected by", found.selected_bars))
     words = " and ".join(f"{how} {count}" for how, count in counts if count)
     bars = len(found.policy.record.times)
-    return f"the policy was {words} of these {bars} bars: what it does there says nothing" if words else ""
+    return f"the policy was {words} of these {bars} bars: its result on them is no forecast" if words else ""
 
 
 def backtest_json(found: Backtest) -> dict[str, Any]:
-    """Statistics by account; those that are not known are missing."""
+    """Statistics by account; unknown ones are missing."""
     accounts = {}
     for account in found.accounts:
         figures: dict[str, Any] = account.performance.known()

@@ -1,4 +1,4 @@
-"""A back-test by an evaluator, and what its accounts have come to."""
+"""A back-test by an evaluator, and the results of its accounts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _TYPED = {"evaluation_start": "--from", "evaluation_end": "--to", "index_column"
 
 @dataclass(frozen=True)
 class Account:
-    """One account of a back-test: what was recorded, and its statistics."""
+    """One account of a back-test: its record and its statistics."""
 
     name: str
     record: BacktestRecord
 
     @cached_property
     def returns(self) -> NDArray[np.float64]:
-        """Of every day, [D]."""
+        """The return of every day, [D]."""
         return daily_returns(self.record.times, self.record.value)
 
     @cached_property
@@ -51,15 +51,15 @@ class Account:
         return bootstrap_interval(self.returns, sharpe_ratio)
 
     def sharpe_above(self, other: Account) -> tuple[float, float, float]:
-        """By how much the Sharpe ratio is above the other's, and the 95 % interval of that over the same days."""
+        """The difference of the Sharpe ratio to the other's, and its 95 % interval over the same days."""
         difference = float(sharpe_ratio(self.returns) - sharpe_ratio(other.returns))
         return difference, *paired_interval(self.returns, other.returns, sharpe_ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The policy's account first, then what it is held against. Of a walk forward the account is of all policies, one
-    after the other, and `windows` has each by itself; `header` is the last one's."""
+    """The policy's account first, then the accounts it is compared with. Of a walk forward the account is of all
+    policies, one after the other, and `windows` has each by itself; `header` is the last one's."""
 
     header: evaluator_service_pb2.BacktestHeader
     accounts: tuple[Account, ...]
@@ -72,12 +72,12 @@ class Backtest:
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """As it was played."""
+        """The environment of the back-test."""
         return environment_from_message(self.header.environment)
 
     @property
     def trained_bars(self) -> int:
-        """Bars on which the policy was trained: what it does there says nothing of the future."""
+        """Bars on which the policy was trained: its result there is no forecast."""
         if self.windows:
             return sum(window.trained_bars for window in self.windows)
         return self._bars(self.header.train_start_us, self.header.train_end_us)
@@ -91,7 +91,7 @@ class Backtest:
         return self._bars(max(header.selection_start_us, header.train_end_us), header.selection_end_us)
 
     def _bars(self, start_us: int, end_us: int) -> int:
-        """Whose return lies between these bars: the return of a bar is that to the next one."""
+        """The days with returns between these bars: the return of a bar is that to the next one."""
         times = self.policy.record.times.astype("datetime64[us]").astype(np.int64)
         return int(((times >= start_us) & (times < end_us)).sum())
 
@@ -111,10 +111,10 @@ def run_backtest(
     index_column: str = "",
     trained_table: StoredFile | None = None,
 ) -> Backtest:
-    """Play the checkpoints in these folders, together where they are several. The evaluator has the environment's
+    """Play the checkpoints in these folders, as an ensemble if they are several. The evaluator has the environment's
     files, and `trained_table` where the environment has another one than the policy was trained with.
 
-    Raises what the evaluator refuses, in the words of the command's options.
+    Raises the evaluator's errors, in the words of the command's options.
     """
     request = evaluator_service_pb2.BacktestRequest(
         checkpoints=sources(folders),

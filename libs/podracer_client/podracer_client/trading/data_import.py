@@ -1,4 +1,4 @@
-"""A price table on its way to a canonical file, and to a data set of the server."""
+"""Imports a price table into a canonical file, or a data set of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNITS = (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0))
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """What `podracer data import` was told."""
+    """The options of `podracer data import`."""
 
     table: Path
     columns: Mapping[str, str]
@@ -50,7 +50,7 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of it; without a place to store the table `sha256` is empty."""
+    """The result; without a place to store the table `sha256` is empty."""
 
     inspection: Inspection
     adjust: str
@@ -59,7 +59,7 @@ class Imported:
     sha256: str
 
     def stored_values(self, request: ImportRequest) -> dict[str, object]:
-        """As JSON values: where it was stored."""
+        """The place where it was stored, as JSON values."""
         if not self.sha256:
             return {}
         places = {"path": str(request.output) if request.output else None, "name": request.name or None}
@@ -67,9 +67,9 @@ class Imported:
 
 
 def import_market_data(request: ImportRequest, connect: Callable[[], Client], told: TextIO | None) -> Imported:
-    """Read, check, inspect, adjust and store; `told` gets a line for each step of a large table.
+    """Read, check, inspect, adjust and store; `told` is called with a line for each step of a large table.
 
-    The server is asked only where the request has a name. Raises InvalidInput, and then nothing is stored.
+    The server is called only if the request has a name. Raises InvalidInput, with nothing stored.
     """
     say = _teller(request.table, told)
     say("reading")
@@ -108,7 +108,7 @@ def import_market_data(request: ImportRequest, connect: Callable[[], Client], to
 
 
 def write_market(market: SyntheticMarket, path: Path) -> tuple[int, str]:
-    """Write an invented market as CSV or canonical Parquet, by the path's ending; its rows and SHA-256."""
+    """Write a synthetic market as CSV or canonical Parquet, by the path's ending; its rows and SHA-256."""
     table = make_market(market)
     if path.suffix == ".parquet":
         return len(table.time), write_canonical(table, path, Provenance(f"seed {market.seed}", "none", None))
@@ -159,7 +159,7 @@ def _teller(path: Path, told: TextIO | None) -> Callable[[str], None]:
 
 
 def inspection_text(inspection: Inspection, adjust: str) -> str:
-    """A table of the tickers and one of each thing that is remarkable."""
+    """A table of the tickers, and one for each kind of remarkable data."""
     stretch = f"from {inspection.first} to {inspection.last}, a bar is {length_text(inspection.bar_length_s)}"
     head = f"{len(inspection.tickers)} tickers, {inspection.rows:,} rows, {inspection.bars:,} bars {stretch}"
     numbers = ("bars", "missing", "gaps", "no volume")

@@ -1,4 +1,4 @@
-"""A back-test from the policies' folders on: the environment of each, its tables, and one play or a walk forward."""
+"""A back-test of policies in folders: the environment of each, its tables, and one play or a walk forward."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Play = Callable[[Sequence[Path], EnvironmentSpec, bool], Backtest]
 
 @dataclass(frozen=True, slots=True)
 class PriceFile:
-    """A price table here, and what an evaluator calls it."""
+    """A local price table, and its name for an evaluator."""
 
     path: Path
     stored: StoredFile
@@ -48,14 +48,14 @@ class PriceFile:
         return cls(path, StoredFile(f"backtest/{sha256}", sha256, path.stat().st_size))
 
     def put(self, evaluator: Evaluator) -> StoredFile:
-        """Bring it to an evaluator."""
+        """Send it to an evaluator."""
         put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, self.stored, self.path)
         return self.stored
 
 
 @dataclass(frozen=True, slots=True)
 class BacktestPlan:
-    """`arguments` take the place of the trained environment's own; with a `table` instead of the one of training."""
+    """`arguments` replace those of the trained environment; a `table` replaces the one of training."""
 
     arguments: Mapping[str, Any]
     rule: str = ""
@@ -69,8 +69,8 @@ def play_backtest(
 ) -> Backtest:
     """Play the checkpoints in these folders together, or (`walk`) one after the other.
 
-    Raises InvalidInput for what is no market or what the evaluator refuses, NotFound for files that are neither here
-    nor on a server.
+    Raises InvalidInput for an environment that is no market or is refused by the evaluator, NotFound for files that are
+    neither here nor on a server.
     """
     player = _Player(plan, evaluator, connect)
     if walk:
@@ -80,7 +80,7 @@ def play_backtest(
 
 @contextmanager
 def price_file(text: str, connect: Callable[[], Client]) -> Iterator[PriceFile | None]:
-    """The table that `--data` names, a file here or a data set of the server; None where it names none."""
+    """The table that `--data` names, a file here or a data set of the server; None without the option."""
     if not text:
         yield None
         return
@@ -103,7 +103,7 @@ class _Player:
         self._trained_tables: dict[Path, StoredFile | None] = {}
 
     def prepare(self, checkpoint: Path) -> EnvironmentSpec:
-        """The environment to play in; the evaluator has its files then."""
+        """The environment to play in; its files are sent to the evaluator."""
         trained = trained_environment(checkpoint)
         _require_market(trained)
         environment = with_arguments(_without_dates(trained), self._plan.arguments)
@@ -122,7 +122,7 @@ class _Player:
         return replace(environment, kwargs=kwargs, data={**environment.data, _TABLE: table})
 
     def play(self, checkpoints: Sequence[Path], environment: EnvironmentSpec, beside: bool) -> Backtest:
-        """With `beside` also what they are held against."""
+        """Play the checkpoints; with `beside` also the accounts they are compared with."""
         return run_backtest(
             self._evaluator,
             checkpoints,
@@ -155,43 +155,45 @@ def _walk_forward(folders: Sequence[Path], environments: Sequence[EnvironmentSpe
     dates = {"evaluation_start": _text(record.times[0]), "evaluation_end": _text(record.times[-1])}
     whole = play(folders[-1:], replace(environments[-1], kwargs={**environments[-1].kwargs, **dates}), True)
     if not np.array_equal(whole.policy.record.times, record.times):
-        raise InvalidInput("the policies were trained with tables of other days; --data gives all of them the same")
+        raise InvalidInput(
+            "the policies were trained on tables with different days; give one table for all with --data"
+        )
     return Backtest(whole.header, (Account(POLICY, record), *whole.accounts[1:]), tuple(windows))
 
 
 def _selection_ends(environments: Sequence[EnvironmentSpec]) -> list[str]:
-    """By which day each policy was selected; the first one's does not matter."""
+    """The last day by which each policy was selected; that of the first one does not matter."""
     ends = [str(each.kwargs.get("validation_end") or each.kwargs.get("train_end") or "") for each in environments]
     for number, (before, end) in enumerate(itertools.pairwise(ends), 2):
         if not end:
-            raise InvalidInput(f"policy {number} does not say by date when its validation ended: validation_end does")
+            raise InvalidInput(f"policy {number} has no date for the end of its validation: train with validation_end")
         if end <= before:
             raise InvalidInput(
-                f"policy {number} was selected by {end}, the one before it by {before}: a walk forward needs them in "
-                "the order of time"
+                f"policy {number} was selected by {end}, the one before it by {before}: list the policies earliest "
+                "first"
             )
     return ends
 
 
 def _text(moment: np.datetime64) -> str:
-    """As the environment takes dates."""
+    """A date in the form of the environment."""
     return str(moment.astype("datetime64[s]")).replace("T", " ")
 
 
 def _trained_table(trained: EnvironmentSpec, evaluator: Evaluator) -> StoredFile:
-    """The table that the policy was trained with, which the evaluator has then."""
+    """The table that the policy was trained with; it is sent to the evaluator."""
     file = trained.data.get(_TABLE)
     if isinstance(file, StoredFile):
         return file
     path = Path(str(file or trained.kwargs.get(_TABLE, "")))
     if not path.is_file():
-        problem = f"{path}, with which the policy was trained, is not here to tell when training ended"
-        raise NotFound(f"--data: {problem}; --set train_end=DATE would", reason="TRAINED_TABLE_NOT_FOUND")
+        problem = f"the policy's training table {path} is missing, so the end of training is unknown"
+        raise NotFound(f"--data: {problem}; give --set train_end=DATE", reason="TRAINED_TABLE_NOT_FOUND")
     return PriceFile.of(path).put(evaluator)
 
 
 def _without_dates(environment: EnvironmentSpec) -> EnvironmentSpec:
-    """Days by which the job selected are not played, unless the caller asks for them."""
+    """Remove the days by which the job selected, unless the caller asks for them."""
     kwargs = {name: value for name, value in environment.kwargs.items() if name not in _SELECTION}
     return replace(environment, kwargs=kwargs)
 

@@ -1,7 +1,7 @@
-"""Who may see the page: a browser that was given the key, at the names that the page has.
+"""Access to the page: only for a browser that has the key and uses one of the page's host names.
 
 A page of another site cannot read or act: the Host is checked against DNS rebinding, the cookie is SameSite=Strict,
-and an act needs our Origin and a header that a form cannot send.
+and an action needs the page's Origin and a header that a form cannot send.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BEFORE_ENTRY = ("/static/enter.js", "/static/style.css", "/static/icon.svg")
 
 
 class Access:
-    """ASGI middleware. The key is in the fragment of the URL, which no browser sends, or is typed in; `/api/session`
-    exchanges it for a cookie."""
+    """ASGI middleware. The key is in the fragment of the URL, which browsers do not send, or the user types it;
+    `/api/session` exchanges it for a cookie."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Access:
         hosts: Collection[str],
         entrance: Callable[[Request], Awaitable[Response]],
     ) -> None:
-        """`key` gives that of now: the cookies of another one are worth nothing, those of the same one outlive us.
-        `hosts`: names besides loopback, with their port where it is not the usual one. `entrance` answers `/`
+        """`key` returns the current key: cookies of another key are invalid, those of the same key survive a restart.
+        `hosts`: names besides loopback, with their port unless it is the default one. `entrance` answers `/`
         without the cookie."""
         self._app = app
         self._key = key
@@ -64,26 +64,26 @@ class Access:
         if refusal is None and request.url.path == "/api/session" and request.method == "POST":
             refusal = await self._enter(request)
         elif refusal is None and not self._is_known(request) and request.url.path not in _BEFORE_ENTRY:
-            refusal = _refuse(401, "open the URL that the command has printed, or give its key")
+            refusal = _refuse(401, "open the URL that the command printed, or enter its key")
             if request.url.path == "/":
                 refusal = await self._entrance(request)
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        """For a name that is not ours, and for an act that another page may have sent."""
+        """The refusal of another host name, or of an action that another page may have sent."""
         host = request.headers.get("host", "")
         if host not in self._hosts:
-            return _refuse(421, "this page has another name; give further ones with --host")
+            return _refuse(421, "the page does not accept this host name; add it with --host")
         is_link = (
             request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
         )  # in a notebook, a chat
         if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_link:
-            return _refuse(403, "another site has asked for this")
+            return _refuse(403, "refused: the request comes from another site")
         if request.method in ("GET", "HEAD"):
             return None
         origin = request.headers.get("origin", "")
         if origin not in (f"http://{host}", f"https://{host}") or ACT_HEADER not in request.headers:
-            return _refuse(403, "acts come from the page itself")
+            return _refuse(403, "refused: only the page itself may send actions")
         return None
 
     def _is_known(self, request: Request) -> bool:
@@ -91,14 +91,14 @@ class Access:
         return hmac.compare_digest(given.encode(), self._session().encode())
 
     def _session(self) -> str:
-        """The cookie's value, from which the key cannot be told."""
+        """The cookie's value, which does not reveal the key."""
         return hmac.digest(self._key().encode(), b"podracer-web-session", "sha256").hex()
 
     async def _enter(self, request: Request) -> Response:
-        """The cookie for the key."""
+        """Exchange the key for the cookie."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key().encode()):
-            return _refuse(401, "this is not the key of this page")
+            return _refuse(401, "wrong key for this page")
         response = Response(status_code=204)
         is_https = request.headers["origin"].startswith("https:")
         response.set_cookie(self._cookie, self._session(), httponly=True, samesite="strict", secure=is_https)

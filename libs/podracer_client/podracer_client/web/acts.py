@@ -1,4 +1,4 @@
-"""What the page can do to jobs: the same as the commands, with the same words where it is refused."""
+"""The actions of the page on jobs: the same as the commands, with the same error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podracer_core.jobs.spec import JobSpec
 
 
 def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of a file's text, or all jobs of its matrix, each checked before any is made."""
+    """The job of a file's text, or all jobs of its matrix, all checked before the first is submitted."""
     experiment = parse_experiment(_text(asked, "text"), _text(asked, "file") or "job.yaml")
     for spec in experiment.jobs:
         _refuse_files(spec)
@@ -27,14 +27,14 @@ def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_files(spec: JobSpec) -> None:
-    """A page may not read the disk of the machine that serves it."""
+    """Refuse local files: a page must not read the disk of the machine that serves it."""
     if spec.environment.code_path:
         field = "environment.code"
     elif any(isinstance(each, str) for each in spec.data.values()):
         field = "data"
     else:
         return
-    message = "names files on a disk; such a job is submitted by `podracer submit`"
+    message = "names local files; submit such a job with `podracer submit`"
     raise InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)], reason="LOCAL_FILES")
 
 
@@ -54,7 +54,7 @@ def _roll_back(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fork(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """`set-NAME` of each hyperparameter that is changed; its value is YAML, as in a job file."""
+    """`set-NAME` for each changed hyperparameter; its value is YAML, as in a job file."""
     changed = [f"{name.removeprefix('set-')}={_text(asked, name)}" for name in asked if name.startswith("set-")]
     hyperparameters = parsed_arguments(changed, "a hyperparameter")
     return {"agent": short_name(client.job(_text(asked, "job")).fork_agent(_text(asked, "agent"), hyperparameters))}

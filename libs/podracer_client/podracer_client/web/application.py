@@ -1,4 +1,4 @@
-"""The page's routes: its files, one stream of news a client, and acts."""
+"""The page's routes: its files, one stream of updates per client, and actions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Followed:
 
 
 class Page:
-    """The feeds that somebody looks at, and the acts."""
+    """The feeds of connected clients, and the actions."""
 
     def __init__(self, upstream: Upstream, videos: Videos) -> None:
         self._upstream = upstream
@@ -62,10 +62,10 @@ class Page:
         self._followed: dict[str, _Followed] = {}
 
     async def stream(self, request: Request) -> Response:
-        """Server-sent events: the news of `?job=`, or of all jobs."""
+        """Server-sent events: the updates of `?job=`, or of all jobs."""
         name = request.query_params.get("job", "")
         if sum(each.clients for each in self._followed.values()) >= MAX_STREAMS:
-            raise Exhausted(f"{MAX_STREAMS} clients look at this page already")
+            raise Exhausted(f"{MAX_STREAMS} clients are connected to this page, which is the limit")
         news = self._news(job_name(name) if name else "")
         return StreamingResponse(news, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
@@ -77,7 +77,7 @@ class Page:
 
     @contextmanager
     def _following(self, name: str) -> Iterator[Feed]:
-        """A job, or for an empty name all of them, is followed once for all who look at it."""
+        """Follow a job (an empty name: all jobs) once for all its clients."""
         if name not in self._followed:
             feed = Feed(asyncio.get_running_loop(), LOGS)
             following = JobFollowing(self._upstream, feed, name) if name else JobsFollowing(self._upstream, feed)
@@ -98,7 +98,7 @@ class Page:
             followed.feed.close()
 
     async def act(self, request: Request) -> Response:
-        """One of ACTS or `film`, with what it needs as a JSON object."""
+        """Run one of ACTS or `film`, with its arguments as a JSON object."""
         act = self._acts.get(request.path_params["act"])
         if act is None:
             raise NotFound(f"there is no act {request.path_params['act']}")
@@ -126,12 +126,12 @@ async def _index(request: Request) -> Response:
 
 
 async def _entrance(request: Request) -> Response:
-    """Nothing of any job: a script that exchanges the URL's fragment for the cookie."""
+    """A page without any data of jobs: a script that exchanges the URL's fragment for the cookie."""
     return FileResponse(STATIC / "enter.html", 401)
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Raises InvalidInput for one that is too long, or no JSON object."""
+    """The JSON object of a request. Raises InvalidInput for a body that is too long, or not a JSON object."""
     content = b""
     async for piece in request.stream():
         content += piece
@@ -147,7 +147,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The lines that the command would print."""
+    """The error, in the lines that the command would print."""
     assert isinstance(error, PodracerError), "the handler is registered for these"
     status = next(status for kinds, status in _STATUS if isinstance(error, kinds))
     violations = error.violations if isinstance(error, InvalidInput) else ()

@@ -1,4 +1,4 @@
-"""What a page is told: values by key and logs that grow. Each reader gets in a frame what it does not know yet."""
+"""The data of a page: values by key, and growing logs. Each reader gets the changes since its last frame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FRAME_S = 0.05
-"""Changes that come within this time travel together."""
+"""Changes within this time are sent in one frame."""
 HEARTBEAT_S = 10.0
 ROWS_AT_ONCE = 5_000
-"""A frame has at most so many rows of a log: a long history comes in pieces."""
+"""The most rows of a log in one frame: a long history is sent in pieces."""
 
 Frame = dict[str, Any]
 
@@ -37,12 +37,12 @@ class _Log:
 class Feed:
     """Written from threads, read by any number of clients on one event loop.
 
-    No client has a queue. Each remembers the revision that it has; a slow one finds the newest values in its next
-    frame, and none of those in between.
+    Clients have no queues. Each one stores the revision that it has; the next frame of a slow client has the newest
+    values, and none of those in between.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, logs: Mapping[str, int]) -> None:
-        """`logs`: the names of the logs, and how many rows each keeps."""
+        """`logs`: the names of the logs, and the number of rows that each keeps."""
         self._loop = loop
         self._lock = threading.Lock()
         self._revision = 0
@@ -57,7 +57,7 @@ class Feed:
         self._ring()
 
     def put(self, **values: Any) -> None:
-        """Set values; those that are as before cost nothing. None takes a value away."""
+        """Set values; unchanged ones cost nothing. None removes a value."""
         with self._lock:
             changed = {key: value for key, value in values.items() if self._values.get(key, (0, None))[1] != value}
             if not changed:
@@ -72,7 +72,7 @@ class Feed:
         self._ring()
 
     async def frames(self) -> AsyncIterator[Frame | None]:
-        """Everything first, then what has changed; None after a while without news."""
+        """Yields all data first, then the changes; None after a while without changes."""
         revision, places = 0, dict.fromkeys(self._logs, 0)
         while not self._closed:
             news = self._news
@@ -88,7 +88,7 @@ class Feed:
                 yield None
 
     def _cut(self, revision: int, places: dict[str, int]) -> tuple[Frame, int, bool]:
-        """What is newer than `revision` and `places`, which go on to the end of it."""
+        """The data newer than `revision` and `places`, which advance to its end."""
         with self._lock:
             values = {key: value for key, (changed, value) in self._values.items() if changed > revision}
             logs, has_more = {}, False

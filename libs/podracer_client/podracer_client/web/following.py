@@ -1,4 +1,4 @@
-"""The threads that follow the orchestrator and the leaderboard, and write what they hear into a feed."""
+"""The threads that follow the orchestrator and the leaderboard, and write their data into a feed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from podracer_core.errors import DeadlineExpired, NotFound, PodracerError, Unava
 from podracer_core.rpc.backoff import Backoff
 
 STREAM_S = 60.0
-"""Deadline of a stream without heartbeats; it is opened again from where it stood."""
+"""Deadline of a stream without heartbeats; it is opened again at its last position."""
 SILENCE_S = 15.0
-"""WatchJob is heard every 5 s. After so long without a word it is opened again."""
+"""WatchJob sends a message every 5 s. After this time without one it is opened again."""
 _LOOK_AGAIN_S = 5.0
 _LEAST_PAUSE_S = 0.25
 _LISTING_S = 2.0
 _EVALUATIONS_AT_ONCE = 200
-"""The last page is read once more to find what has come since."""
+"""The last page is read again to find new evaluations."""
 _UNFINISHED = (job_pb2.JOB_STATE_PENDING, job_pb2.JOB_STATE_RUNNING)
 LOGS = {"evaluations": 100_000, "events": 2_000}
 
 
 class Upstream:
-    """The one client of all threads. `connect` is asked again where servers do not answer: they may have moved."""
+    """The client of all threads. If the servers do not answer, `connect` is called again: their address may have
+    changed."""
 
     def __init__(self, connect: Callable[[], Client], client: Client | None = None) -> None:
         self._connect = connect
@@ -43,14 +44,15 @@ class Upstream:
         self._looked_at = float("-inf")
 
     def client(self) -> Client:
-        """Raises what `connect` does."""
+        """The current client. Raises the errors of `connect`."""
         with self._lock:
             if not self._clients:
                 self._clients.append(self._connect())
             return self._clients[-1]
 
     def look_again(self) -> None:
-        """After a failure, now and then. The former client is closed at the end: other threads may be using it."""
+        """After a failure, connect again, not more often than a limit. The previous client is closed at the end: other
+        threads may be using it."""
         with self._lock:
             if not self._clients or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
                 return
@@ -71,7 +73,7 @@ def _addresses(client: Client) -> tuple[str, str]:
 
 
 class Following:
-    """What the threads of a feed share: they go on through restarts of the servers, until `close`."""
+    """The shared state of the threads of a feed. They continue through restarts of the servers, until `close`."""
 
     def __init__(self, upstream: Upstream, feed: Feed) -> None:
         self.upstream, self.feed = upstream, feed
@@ -90,14 +92,14 @@ class Following:
             call.cancel()
 
     def opened(self, name: str, call: Any) -> Any:
-        """Keep a stream, so that `close` can end it."""
+        """Register a stream, so that `close` can end it."""
         self._calls[name] = call
         if self.stopped.is_set():
             call.cancel()
         return call
 
     def heard(self, *others: str) -> None:
-        """The server of the calling thread, and so of the steps `others`, has answered."""
+        """Note that the server of the calling thread, which also serves the steps `others`, has answered."""
         self._lost -= {threading.current_thread().name, *others}
         self._backoff.reset()
         if not self._lost:
@@ -117,7 +119,7 @@ class Following:
                 if not self.stopped.is_set():
                     self._lost.add(threading.current_thread().name)
                     self.feed.put(connection={"state": "reconnecting", "message": error.message})
-                    with suppress(PodracerError):  # the next attempt tells
+                    with suppress(PodracerError):  # the next attempt will show
                         self.upstream.look_again()
             self.stopped.wait(next(self._backoff))
 
@@ -131,7 +133,7 @@ class JobsFollowing(Following):
         self.start(self._watch, self._list)
 
     def refresh(self) -> None:
-        """The watch hears of every act."""
+        """Nothing to do: the watch reports every action."""
 
     def _watch(self) -> None:
         request = job_service_pb2.WatchJobsRequest(parent=DEFAULT_PROJECT, after_positions=self._positions)
@@ -147,7 +149,7 @@ class JobsFollowing(Following):
             self.heard()
 
     def _list(self) -> None:
-        """Figures change between events, too."""
+        """List the jobs again: figures change between events, too."""
         client = self.upstream.client()
         for job in client.jobs(_UNFINISHED):
             self._put(job.message)
@@ -174,11 +176,11 @@ class JobFollowing(Following):
         self.start(self._watch, self._rank, self._read)
 
     def refresh(self) -> None:
-        """Read soon what no stream tells."""
+        """Read the data without a stream soon."""
         self._is_stale.set()
 
     def _watch(self) -> None:
-        """Ends with the job; then it is only read again after acts."""
+        """Follow the job until it ends; after that it is read again only after actions."""
         self._heard_at = time.monotonic()
         job = Job(self.upstream.client(), job_pb2.Job(name=self._name))
         watch: JobWatch = self.opened("job", job.watch(after_position=self._position, patience_s=0.0))
@@ -211,7 +213,7 @@ class JobFollowing(Following):
                 self.heard()
 
     def _read(self) -> None:
-        """Agents, evaluations and what else no stream has; more seldom the longer it takes."""
+        """Read agents, evaluations and other data without a stream; less often the longer this takes."""
         job = self._known_job()
         self._is_stale.wait(_LISTING_S)
         self._is_stale.clear()
@@ -240,7 +242,7 @@ class JobFollowing(Following):
             self.gone(error)
 
     def _read_evaluations(self, client: Client, job: job_pb2.Job) -> None:
-        """Those after the last one that was read."""
+        """Read the evaluations after the last one that was read."""
         while not self.stopped.is_set():
             request = leaderboard_service_pb2.ListEvaluationsRequest(
                 leaderboard=job.leaderboard, page_size=_EVALUATIONS_AT_ONCE, page_token=self._token
@@ -255,7 +257,7 @@ class JobFollowing(Following):
             self._token, self._after_token = page.next_page_token, 0
 
     def _known_job(self) -> job_pb2.Job:
-        """Waits until the job has a leaderboard; Unavailable where the thread has to end."""
+        """Wait until the job has a leaderboard. Raises Unavailable if the thread has to end."""
         while self._job is None or not self._job.leaderboard:
             if self.stopped.wait(_LEAST_PAUSE_S):
                 raise Unavailable("the page is closed")

@@ -1,4 +1,4 @@
-"""Serving the page from a thread of this process."""
+"""Serves the page from a thread of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from podracer_client.jobs.client import Client
 
 _LEAST_KEY = 32
-"""Characters of a key that is given: the page counts no guesses."""
+"""The least number of characters of a key in a file: the page does not limit guesses."""
 
 
 @contextmanager
@@ -32,12 +32,12 @@ def serve_page(
     hosts: Collection[str] = (),
     state_folder: Path | None = None,
 ) -> Iterator[str]:
-    """The page's URL while it is served. Its fragment is the key, unless `key_file` has one; that may change meanwhile.
+    """Serve the page and yield its URL. The fragment is the key, unless `key_file` holds one, which may change later.
 
-    `connect` finds the servers whenever they are not known or do not answer; `client` is one that is open already.
-    `state_folder` is theirs where they run on this machine: its policies are filmed, whatever code they bring.
-    Raises InvalidInput where the extra `web` is not installed, for a weak key, and for an address that cannot be had or
-    leaves this machine without a key file.
+    `connect` finds the servers if they are unknown or do not answer; `client` is an open client.
+    `state_folder` is the servers' folder if they run on this machine: its policies are filmed, including their code.
+    Raises InvalidInput if the extra `web` is not installed, for a weak key, for an address that cannot be used, and
+    without a key file for an address beyond this machine.
     """
     try:
         import uvicorn
@@ -78,7 +78,7 @@ def serve_page(
 
 
 def _key(file: Path | None) -> TokenSource:
-    """What is in `file`, or a new one. Raises InvalidInput where that is no key, or one that could be guessed."""
+    """The key in `file`, or a new one. Raises InvalidInput if the file holds no key, or a weak one."""
     if file is None:
         return partial(str, secrets.token_urlsafe(_LEAST_KEY))
     key = FileToken(file)
@@ -88,7 +88,7 @@ def _key(file: Path | None) -> TokenSource:
 
 
 def _listening(address: Address) -> socket.socket:
-    """Listens also at IPv4 where the address is [::]."""
+    """The listening socket; for the address [::] it accepts IPv4, too."""
     is_v6 = ":" in address.host
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""Messages as the plain values that the page shows."""
+"""Converts messages to the plain values that the page shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIGURES = ("best_return", "best_score", "best_confirmed", "env_steps", "train_s
 
 
 def job_values(job: job_pb2.Job) -> dict[str, Any]:
-    """`job`: what was asked for and where it stands. `figures`: what changes all the time."""
+    """`job`: the request and the state of a job. `figures`: the values that change all the time."""
     known, progress, objective = job_json(job), job.progress, conversion.objective(job.spec.objective)
     figures = {name: known.pop(name) for name in _FIGURES}
     figures |= {
@@ -44,7 +44,7 @@ def job_values(job: job_pb2.Job) -> dict[str, Any]:
 
 
 def pod_values(pods: Iterable[job_pb2.Pod]) -> list[dict[str, Any]]:
-    """The pods that are not gone for good."""
+    """The pods that have not left for good."""
     return [
         {
             "name": short_name(pod.name),
@@ -69,14 +69,15 @@ def agent_values(agents: Iterable[leaderboard_service_pb2.Agent], job: job_pb2.J
 
 
 def _forkable(agent: Agent) -> list[str]:
-    """All of an algorithm that is installed on the servers only: these know what it allows."""
+    """The hyperparameters that a fork may change. For an algorithm that only the servers have installed these are all:
+    the servers refuse a change that is not possible."""
     info = known_algorithms().get(agent.algorithm)
     fixed = {knob.name for knob in info.hyperparameters if not knob.keeps_weights} if info else set()
     return [name for name in agent.hyperparameters if name not in fixed]
 
 
 def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
-    """The ranking, and what the aliases point at."""
+    """The ranking, and the targets of the aliases."""
     return {
         "candidates": [
             candidate_json(candidate, board.spec.objective)
@@ -88,7 +89,7 @@ def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
 
 
 def evaluation_row(evaluation: agent_pb2.Evaluation, job: job_pb2.Job) -> list[Any] | None:
-    """Agent, steps, seconds since the job was created, mean, lower and upper bound; None where it is not finite."""
+    """Agent, steps, seconds since the job was created, mean, lower and upper bound; None if it is not finite."""
     found = conversion.evaluation(evaluation, job.create_time)
     if found is None:
         return None
@@ -96,7 +97,7 @@ def evaluation_row(evaluation: agent_pb2.Evaluation, job: job_pb2.Job) -> list[A
 
 
 def event_row(event: job_pb2.Event, job: job_pb2.Job) -> list[Any]:
-    """Position, seconds since the job was created, kind, what it is about, sentence."""
+    """Position, seconds since the job was created, kind, subject, sentence."""
     found = conversion.event(event, job.create_time)
     return [found.position, round(found.time_s, 2), found.kind, found.subject, found.message]
 

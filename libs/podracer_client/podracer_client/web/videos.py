@@ -1,4 +1,4 @@
-"""Videos of candidates, filmed by an evaluator beside the page's process when a user wants to watch one."""
+"""Videos of candidates, filmed on request by an evaluator beside the page's process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = 16
 
 
 class Videos:
-    """One is filmed at a time, the newest KEPT are kept. `state_folder` as in `film`."""
+    """Films one video at a time, and keeps the newest KEPT. `state_folder` as in `film`."""
 
     def __init__(self, state_folder: Path | None) -> None:
         self._state_folder = state_folder or DEFAULT_FOLDER
@@ -27,9 +27,9 @@ class Videos:
         self._turn = threading.Lock()
 
     def film(self, client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The video of `agent`'s snapshot on the leaderboard of `job`, and what is seen.
+        """The video of `agent`'s snapshot on the leaderboard of `job`, and its caption.
 
-        Raises NotFound where it is not ranked, Exhausted while another one is filmed, and as `film`.
+        Raises NotFound if the agent is not ranked, Exhausted while another one is filmed, and the errors of `film`.
         """
         job, agent = (str(asked.get(name, "")) for name in ("job", "agent"))
         board = client.leaderboard(client.job(job).message.leaderboard)

@@ -1,6 +1,6 @@
 """Learning algorithms over a cohort. This file imports nothing: `cohort` stays light.
 
-algorithm, cohort                    the interface and a class by its name; what is trained together
+algorithm, cohort                    the interface and a class by its name; the agents that are trained together
 on_policy, ppo, a2c                  from fresh rollouts; preparation, minibatch: what they learn from
 off_policy, dqn, ddpg, td3, sac      from replay; so do modsac, redq, qr_dqn, crossq, flash_sac, discrete_sac;
                                      experience: shared

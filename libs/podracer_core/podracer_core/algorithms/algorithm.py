@@ -1,4 +1,4 @@
-"""The interface that every algorithm follows, and the class behind an algorithm's name."""
+"""The interface of all algorithms, and the class of an algorithm's name."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Algorithm(ABC):
     """M agents that train at once. Built as `cls(cohort, observation_space, action_space, device)`.
 
     actor       acts with the present weights; in a fused learner the collector uses it directly
-    active      bool [M], false for a member that diverged: it stays frozen as it was before
-    version     counts updates, the policy version of rollouts
+    active      bool [M], false for a member that diverged: it stays frozen at its last sound state
+    version     number of updates: the policy version of rollouts
     horizon     steps that every environment should take before an update
     max_lag     the oldest rollout, in versions, that `update` can still use
-    observe     called with the name of each part of an update, which happens inside of what it gives; by default
-                nobody looks
+    observe     called with the name of each part of an update; returns a context manager around that part. By default
+                it observes nothing
     """
 
     on_policy: ClassVar[bool]
     graph_safe: ClassVar[bool] = False
-    """Whether updates may be replayed as CUDA graphs: see `cuda_graphs.Graphed`. Every class says so for itself."""
+    """Whether updates may be replayed as CUDA graphs: see `cuda_graphs.Graphed`. Not inherited."""
 
     max_lag: ClassVar[int]
 
@@ -66,7 +66,7 @@ class Algorithm(ABC):
         action_space: gymnasium.Space[Any],
         device: torch.device | str = "cpu",
     ) -> None:
-        """Fresh members: the initial weights of each follow from its seed alone."""
+        """Fresh members: each one's initial weights depend on its seed only."""
 
     @classmethod
     @abstractmethod
@@ -81,16 +81,16 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Learn from a rollout; returns metrics, [M] each. Nothing in here waits for the device."""
+        """Learn from a rollout; returns metrics, [M] each. Does not synchronize with the device."""
 
     @abstractmethod
     def member_state(self, member: int) -> MemberState:
-        """Copies of everything one member's future depends on, but for its environments."""
+        """A copy of one member's complete state, except its environments."""
 
     @abstractmethod
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Overwrite one member. Groups that are missing stay: leave out `random` to let a child of another agent
-        keep its own stream of random numbers. Hyperparameters are the config's, never the state's."""
+        """Overwrite one member. Missing groups stay unchanged: leave out `random` to let a child keep its own stream
+        of random numbers. Hyperparameters come from the config, never from the state."""
 
     @abstractmethod
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
@@ -101,29 +101,29 @@ class Algorithm(ABC):
         """Add noise to one member's actor: each layer's weights get `scale` times their own standard deviation."""
 
     def replay_state(self, member: int) -> dict[str, Tensor]:
-        """Copies of the transitions that one member learns from; empty where the algorithm keeps none."""
+        """A copy of one member's transitions; empty if the algorithm keeps none."""
         return {}
 
     def load_replay_states(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
-        """Begin with what `replay_state` gave, one a member (None: it has nothing yet), before the first update."""
+        """Load one `replay_state` per member (None: none), before the first update."""
         return
 
     def share(self, rank: int) -> Sharing:
-        """Train these members together with other learners from now on, as the one of this rank.
+        """Train these members together with other learners from now on, with this rank.
 
-        Rank 0 goes on as it would alone; others draw other random numbers in updates. To be called once. Raises
-        InvalidInput for an algorithm that knows no fusion.
+        Rank 0 continues as it would alone; others draw other random numbers in updates. Call it once. Raises
+        InvalidInput for an algorithm without fusion.
         """
         raise InvalidInput(f"{self.cohort.algorithm} cannot be trained by several learners", reason="NO_FUSION")
 
     @property
     def epochs(self) -> int:
-        """How many epochs it has trained, as several learners count them: each ends with a fusion. One an update."""
+        """The number of trained epochs; each ends with a fusion. By default one per update."""
         return self.version
 
     @property
     def replay_size(self) -> int:
-        """Transitions that it keeps to learn from, of all members. Waits for the device."""
+        """Stored transitions of all members. Synchronizes with the device."""
         return 0
 
     @property
@@ -132,7 +132,7 @@ class Algorithm(ABC):
         return len(self.cohort.members)
 
     def actor_state(self) -> dict[str, Tensor]:
-        """What a worker needs to act as these members do now: [M, …] each, normalizers included."""
+        """The weights that a worker needs to act as these members do now: [M, …] each, normalizers included."""
         return self.actor.state()
 
 
@@ -154,9 +154,9 @@ def perturb_actor(actor: NetworkActor, member: int, scale: float, seed: int) -> 
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of the algorithm called `name`, built in or of an installed package.
+    """The class of the algorithm `name`, built in or installed.
 
-    Raises InvalidInput, with the nearest names, if there is none, and if an installed package's class cannot be had.
+    Raises InvalidInput, with the nearest names, if there is none, or if an installed package's class cannot be loaded.
     """
     info = find_algorithm(name)
     try:

@@ -1,4 +1,4 @@
-"""Which agents are trained together, and with which hyperparameters. Imports no torch."""
+"""The agents that are trained together, and their hyperparameters. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from podracer_core.errors import FieldViolation, InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """One agent. `hyperparameters` are those of scope "member"; what is missing has its default."""
+    """One agent. `hyperparameters` are those of scope "member"; missing ones have their default."""
 
     name: str
     seed: int
@@ -23,7 +23,7 @@ class MemberConfig:
 class CohortConfig:
     """M agents of one algorithm and one network shape. `shared` are hyperparameters of any scope, for all members.
 
-    A member's own value goes before the shared one, and that before the catalogue's default.
+    A member's own value overrides the shared one, and that the catalogue's default.
     """
 
     algorithm: str

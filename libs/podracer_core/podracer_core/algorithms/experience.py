@@ -1,4 +1,4 @@
-"""What an off-policy algorithm learns from: its replay buffer, when a gradient step is due, and the batch for it."""
+"""The experience of an off-policy algorithm: its replay buffer, the due gradient steps, and their batches."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Batch:
 
 
 class Experience:
-    """A cohort's transitions, drawn as its hyperparameters say.
+    """A cohort's transitions, sampled according to its hyperparameters.
 
     replay       None before the first rollout
-    owed_steps   gradient steps that are due but for a fraction
+    owed_steps   the fraction of a gradient step that is still due
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Experience:
     def add(self, rollout: Rollout) -> None:
         """Take in a rollout. The first one decides the shapes; raises InvalidInput where there is no memory for them,
         and for a rollout of other members."""
-        if rollout.members != self._members:  # one member's would become everybody's unnoticed
+        if rollout.members != self._members:  # else one member's would broadcast to all members
             raise InvalidInput(f"a rollout of {rollout.members} members came to a cohort of {self._members}")
         if self.replay is None:
             self.replay = Replay(
@@ -77,7 +77,7 @@ class Experience:
         self.replay.add(rollout)
 
     def load(self, states: Sequence[Mapping[str, Tensor] | None]) -> None:
-        """Begin with what members had in a replay buffer before (None: nothing yet); what does not fit is left out."""
+        """Load the members' former transitions (None: none); those that do not fit are left out."""
         if self.replay is not None or len(states) != self._members:
             raise InvalidInput(f"transitions of {self._members} members are loaded before the first rollout, or never")
         self._stored = list(states)
@@ -104,8 +104,8 @@ class Experience:
         return steps
 
     def batches(self, count: int, key: Tensor, update_count: Tensor, transition_count: Tensor) -> Iterator[Batch]:
-        """The batches of the next `count` gradient steps, drawn at once; one by one where each changes the priorities
-        of the next.
+        """The batches of the next `count` gradient steps, drawn at once; one by one if each changes the priorities of
+        the next.
 
         key int64 [M]: each member's own random numbers; update_count [M] is its place in them and must go on with
         every batch; transition_count [M]: transitions that it has seen.

@@ -211,7 +211,7 @@ def _normalized(values: Tensor, kept: Tensor) -> Tensor:
 
 
 def _cleared(rows: Tensor, ready: Tensor) -> Tensor:
-    """rows [M, B, …] with zeros where a member is not `ready` [M]: nobody knows what lies there, it may be NaN."""
+    """rows [M, B, …] with zeros where a member is not `ready` [M]: its memory is uninitialized and may hold NaN."""
     return torch.where(ready.view(-1, *[1] * (rows.dim() - 1)), rows, torch.zeros_like(rows))
 
 

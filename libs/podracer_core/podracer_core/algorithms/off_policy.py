@@ -1,4 +1,4 @@
-"""The frame of every off-policy algorithm: replay, the pace of learning, exploration, state. It knows no loss."""
+"""The base class of off-policy algorithms: replay, the pace of learning, exploration, state; without a loss."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _EPOCH_STEPS = 500
 
 
 class OffPolicy(Algorithm):
-    """An algorithm gives `box_head` or `make_head`, `learn`, and `set_up` where it has more networks than the actor's.
+    """An algorithm defines `box_head` or `make_head`, `learn`, and `set_up` if it has more networks than the actor.
 
     hyperparameters   name -> float32 [M], those of scope "member"
     shared            the others
     networks          name -> what learns; "actor" is always there, and its networks are what `actor` acts with
     optimizers        name -> optimizer of each network, and of whatever else learns
-    memory            name -> tensor [M, …] that an agent's future depends on besides; changed in place
-    fused_memory      names of those that gradient steps move, and that learners of one cohort fuse therefore
+    memory            name -> tensor [M, …], the rest of an agent's state; changed in place
+    fused_memory      names of those that gradient steps change, so that learners of one cohort fuse them
     """
 
     on_policy = False
-    max_lag = 1 << 62  # whoever took them, and whenever: all transitions are welcome
+    max_lag = 1 << 62  # transitions of any policy and age are usable
     metrics: ClassVar[tuple[str, ...]]
     """Names of what `learn` returns, in that order."""
 
     box_head: ClassVar[type[BoxHead]]
-    """What actions in bounded boxes are made with; an algorithm for other spaces gives `make_head`."""
+    """The head for actions in bounded boxes; an algorithm for other spaces defines `make_head`."""
 
     body: ClassVar[Body] = "plain"
     """Of all networks: see `Architecture`. The plain one can be had with layer normalization (`layer_norm`)."""
@@ -82,7 +82,7 @@ class OffPolicy(Algorithm):
         }
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self.seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
-        # Known to the host, so that who does not limit them does not pay for it.
+        # Known to the host, so that the path without a limit costs nothing.
         self._limits_gradients = [norm > 0 for norm in cohort.member_values(info)["max_gradient_norm"]]
         self._replay_keys, self._noise_keys = torch.empty_like(self.seeds), torch.empty_like(self.seeds).unsqueeze(1)
         self._open_streams()
@@ -116,7 +116,7 @@ class OffPolicy(Algorithm):
         self.set_up(observation_space)
 
     def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
-        """Make what this algorithm has besides its actor: the end of the constructor."""
+        """Make the algorithm's parts besides the actor; called at the end of the constructor."""
 
     @classmethod
     def make_head(
@@ -126,7 +126,7 @@ class OffPolicy(Algorithm):
         action_space: gymnasium.Space[Any],
         device: torch.device | str,
     ) -> ActionHead:
-        """What the actor's outputs mean. Raises InvalidInput for an action space that does not fit."""
+        """The head that turns the actor's outputs into actions. Raises InvalidInput for an unsupported action space."""
         return cls.box_head(action_space, make_exploration(shared, observation_space, action_space), device)
 
     @abstractmethod
@@ -134,7 +134,7 @@ class OffPolicy(Algorithm):
         """One gradient step of every member; returns `metrics`, [M] each. Gradients are off; it turns them on."""
 
     def observe_rollout(self, rollout: Rollout) -> None:
-        """Take note of a rollout that has just been stored, before the gradient steps that it brings."""
+        """Called with a rollout that has just been stored, before its gradient steps."""
 
     @property
     def is_slow_step(self) -> bool:

@@ -61,7 +61,7 @@ def quantile_error(
     if target.shape[:2] != (members, rows) or weight.shape != (members, rows):
         raise InvalidInput(f"quantiles {list(quantiles.shape)} do not fit targets {list(target.shape)}")
     quantiles, row = quantiles.detach(), weight.view(members, 1, rows, 1)
-    target = target + 0.0 * target  # NaN where it is infinite: its slope would be as that of a large one
+    target = target + 0.0 * target  # NaN if it is infinite: otherwise its slope would be that of a large loss
     error = target[:, None, :, None, :] - quantiles.unsqueeze(-1)  # [M, N, B, K, K']
     middle = (torch.arange(count, device=error.device) + 0.5) / count
     share = (middle.unsqueeze(-1) - (error < 0).float()).abs()

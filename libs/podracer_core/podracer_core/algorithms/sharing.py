@@ -81,8 +81,8 @@ class Sharing:
     def load(self, state: FusionState) -> None:
         """Go on from `state`. Raises InvalidInput for another cohort's.
 
-        To be called between two updates, before anybody has been given the weights of the update before: the policy
-        version is that of the update.
+        Call it between two updates, before the weights of the former update are given out: the policy version is that
+        of the update.
         """
         self._stands().require_like(state)
         shared = self._shared

@@ -241,7 +241,7 @@ def squared_error(
     size, bounded = error.abs(), error
     if threshold is not None:
         limit = torch.where(threshold > 0, threshold, torch.inf).view(-1, 1, 1)
-        # NaN where it is infinite: the slope of a broken member would look sound.
+        # NaN if it is infinite: otherwise the slope of a broken member would look valid.
         bounded = torch.where(error.isinf(), torch.nan, torch.minimum(torch.maximum(error, -limit), limit))
     slope = bounded * weight.unsqueeze(1)
     return (slope * (error - 0.5 * bounded)).sum((1, 2)), slope, size.mean(1)

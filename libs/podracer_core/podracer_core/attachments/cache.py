@@ -1,15 +1,15 @@
 """Files by hash in a bounded folder of this machine, which several processes use at the same time.
 
-    <root>                  `podracer-<user id>` in the given folder, of ours alone: a volume of a cluster is root's,
+    <root>                  `podracer-<user id>` in the given folder, owned by this user: a cluster's volume is root's,
                             and open to a group
-    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified when it came, then never written again
+    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified on arrival, then never written again
     <root>/<sha256>-code/   an archive's files
-    <root>/.drafts/         what is being written, or removed
-    <root>/.lock            held while entries come and go
+    <root>/.drafts/         entries that are being written or removed
+    <root>/.lock            held while entries are added or removed
 
-Who uses an entry holds a shared lock on it, which the kernel gives back when its process ends, however that ends; what
-nobody has locked may go when room is needed, the longest unused first. An entry appears whole or not at all. A draft is
-locked by its writer: one that is not is a dead process's and is removed.
+A user of an entry holds a shared lock on it. The kernel releases the lock when the process ends, even after a kill.
+When room is needed, unlocked entries are removed, least recently used first. An entry appears whole or not at all. A
+draft is locked by its writer; an unlocked draft belongs to a dead process and is removed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Held:
-    """An entry that stays until `close`; closing twice is harmless. `path` is its file or folder."""
+    """An entry that is kept until `close`; closing twice is harmless. `path` is its file or folder."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor  # on which the lock is
 
     def close(self) -> None:
-        """Let it go."""
+        """Release the entry."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -56,23 +56,23 @@ class Held:
 
 
 class FileCache:
-    """See the module. Every method raises Exhausted where there is no room, Unavailable where the disk fails, and
-    PermissionRefused where the folder is not only ours to write. Safe in any thread."""
+    """See the module. Every method raises Exhausted without room, Unavailable if the disk fails, and PermissionRefused
+    if other users can write the folder. Safe in any thread."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """A folder of ours in `folder` is made when it is first used; it holds at most `limit_bytes`."""
+        """The cache is a folder in `folder`, created at first use; it holds at most `limit_bytes`."""
         self._folder, self._limit_bytes = folder, limit_bytes
         self._root = folder / f"podracer-{os.geteuid()}"
         self._drafts = self._root / _DRAFTS
 
     def hold(self, file: StoredFile) -> Held | None:
-        """The file, or None where it is not here."""
+        """The file, or None if it is not in the cache."""
         with self._mapped_errors():
             self._open_root()
             return self._hold(self._root / file.local_name)
 
     def add(self, file: StoredFile, chunks: Iterable[bytes]) -> Held:
-        """Take in the file's bytes. Raises DataCorrupted where they are not those of its hash and size."""
+        """Add the file's bytes. Raises DataCorrupted if they do not match its hash and size."""
         with self._mapped_errors(), self._draft(file.size_bytes) as draft:
             digest, received = hashlib.sha256(), 0
             with draft.path.open("r+b") as target:
@@ -93,7 +93,7 @@ class FileCache:
             return self._publish(draft, file.local_name)
 
     def hold_unpacked(self, file: StoredFile) -> Held | None:
-        """The folder with the files of a code archive, or None where the archive is not here.
+        """The folder with the files of a code archive, or None if the archive is not in the cache.
 
         Raises InvalidInput (INVALID_CODE_ARCHIVE) as `unpack_code` does.
         """
@@ -145,7 +145,7 @@ class FileCache:
             draft.close()
 
     def _publish(self, draft: Held, name: str) -> Held:
-        """Make a draft an entry; its lock goes on."""
+        """Turn a draft into an entry; its lock remains."""
         path = self._root / name
         with self._alone():
             if (present := self._hold(path)) is not None:
@@ -157,7 +157,7 @@ class FileCache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process adds or removes entries meanwhile."""
+        """While it is held, no other process adds or removes entries."""
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -166,7 +166,7 @@ class FileCache:
             os.close(descriptor)
 
     def _open_root(self) -> None:
-        """Code is run from here: no other user may be able to put any."""
+        """Open the root and check its permissions: code runs from here, so no other user may be able to write it."""
         self._folder.mkdir(0o700, parents=True, exist_ok=True)
         self._require(self._folder, {0, os.geteuid()}, 0)
         self._root.mkdir(0o700, exist_ok=True)
@@ -200,7 +200,7 @@ class FileCache:
             )
 
     def _evict(self, path: Path) -> bool:
-        """Remove an entry unless somebody uses it."""
+        """Remove an entry unless it is in use."""
         descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -237,7 +237,8 @@ class FileCache:
 
 
 def _open(path: Path) -> int:
-    """To lock it. User code runs as the user that we are: where it has shut an entry, that is opened again."""
+    """Open an entry in order to lock it. User code runs as the same user: if it has removed an entry's permissions,
+    they are restored."""
     try:
         return os.open(path, _OPENING)
     except PermissionError:
@@ -246,7 +247,7 @@ def _open(path: Path) -> int:
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a file, or of all files in a folder."""
+    """The size of a file, or of all files in a folder."""
     with contextlib.suppress(FileNotFoundError):  # a draft that has just ended
         if not path.is_dir():
             return path.stat().st_size
@@ -255,7 +256,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """A file or a folder; nothing happens where there is none."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir():
         path.chmod(0o700)
         for place, folders, _ in os.walk(path):  # user code may have shut them

@@ -1,4 +1,4 @@
-"""How large the files of a job may be."""
+"""Limits for the files of a job."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterable
 
 MAX_PACKED_BYTES = 64 << 20
-"""Of a code archive."""
+"""The maximum size of a code archive."""
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_FILES = 10_000
-"""What a code archive may unpack to; it may have as many folders."""
+"""The maximum contents of an unpacked code archive; it may have as many folders as files."""
 
 MAX_DATA_BYTES = 1 << 30
-"""Of a data set; what ArtifactService takes at most."""
+"""The maximum size of a data set, which is the limit of ArtifactService."""
 
 CHUNK_BYTES = 1 << 20
-"""Of a file on its way in a stream."""
+"""The size of the pieces of a file in a stream."""
 
 
 def mebibytes(size_bytes: int) -> str:
@@ -32,7 +32,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether it is relative, leads nowhere else, and can be written on every file system."""
+    """Whether the path is relative, stays below its folder, and is valid on every file system."""
     if _BAD_CHARACTER.search(path) or _DRIVE.match(path):
         return False
     names = path.split("/")
@@ -42,7 +42,7 @@ def is_plain_path(path: str) -> bool:
 
 
 def count_folders(paths: Iterable[str]) -> int:
-    """How many folders files with these paths lie in."""
+    """The number of folders that hold files with these paths."""
     folders: set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in folders:

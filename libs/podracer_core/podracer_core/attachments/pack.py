@@ -29,7 +29,7 @@ _STATE_FOLDER = ("lock", "tokens", "orchestrator.sqlite")  # what marks one of P
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """One file: its path in the archive, and where it lies."""
+    """One file: its path in the archive, and its path on disk."""
 
     path: str
     source: Path
@@ -41,9 +41,9 @@ def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
     """The files of a code folder by their path in the archive, in order.
 
     A folder with an `__init__.py` is a package itself, and stands in the archive by its name; any other holds packages.
-    Left out is what is hidden, `__pycache__`, compiled Python, and a state folder of Podracer's own. Raises
-    InvalidInput (`environment.code`) where it is too large, cannot be read, leads outside by a link, or does not hold
-    the module of `entry_point`.
+    Hidden files, `__pycache__`, compiled Python and a state folder of Podracer are left out. Raises InvalidInput
+    (`environment.code`) if the folder is too large, cannot be read, has a link to the outside, or does not hold the
+    module of `entry_point`.
     """
     try:
         root = folder.resolve(strict=True)
@@ -68,7 +68,7 @@ def refuse_code(problem: str) -> InvalidInput:
 
 
 def size_problem(what: str, size_bytes: int, limit_bytes: int, files: Sequence[CodeFile]) -> str:
-    """What to say of a folder that is too large."""
+    """The error for a folder that is too large."""
     return f"{what} {mebibytes(size_bytes)}, the limit is {mebibytes(limit_bytes)}; {_largest(files)}"
 
 
@@ -140,7 +140,7 @@ _UNIX = 3
 
 def pack_code(folder: Path, entry_point: str) -> bytes:
     """A zip of a code folder, in order of path, without times and owners. Raises InvalidInput as `code_files` does,
-    where the archive becomes too large, and where a file becomes shorter meanwhile."""
+    if the archive becomes too large, and if a file becomes shorter during the call."""
     files = code_files(folder, entry_point)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -161,7 +161,7 @@ def pack_code(folder: Path, entry_point: str) -> bytes:
 
 
 def _copy(file: CodeFile, target: IO[bytes]) -> None:
-    """As much as it had when it was looked at: a log may be growing there."""
+    """Copy as many bytes as the file had at first: it may be a growing log."""
     left = file.size_bytes
     with file.source.open("rb") as source:
         while left:

@@ -1,4 +1,4 @@
-"""Where the services of a pod keep the files of jobs, and an environment whose files are there."""
+"""The place of the files of jobs on a pod, and environments that use files from there."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from podracer_core.errors import PreconditionFailed
 from podracer_core.service.process import ServiceSettings
 
 FILES_MISSING = "FILES_MISSING"
-"""Reason of the error that says: bring the environment's files (PutFile), then ask again."""
+"""Reason of the error that asks the caller to send the environment's files (PutFile) and to repeat the call."""
 
 
 @dataclass(frozen=True)
 class PodSettings(ServiceSettings):
     """
-    cache_dir   folder of its own for users' code and data sets, made where it is missing; several processes may share
+    cache_dir   folder for users' code and data sets, created if it is missing; several processes may share
                 it. Unset: one of this user's in the folder for temporary files
-    cache_size  what it may hold; a data set alone may take 1 GiB
+    cache_size  the most it may hold; a single data set may take 1 GiB
     shm_dir     folder in memory through which services of one machine hand tensors to each other, the same for all of
                 them. Unset: /dev/shm where there is one. Without it tensors travel inside the messages
     """
@@ -36,26 +36,26 @@ class PodSettings(ServiceSettings):
     shm_dir: Path | None = None
 
     def file_cache(self) -> FileCache:
-        """The cache; nothing is made before it is used."""
+        """The cache; its folder is created at first use."""
         folder = self.cache_dir or Path(tempfile.gettempdir(), f"podracer_cache-{os.geteuid()}")
         return FileCache(folder, self.cache_size)
 
     def shared_folder(self) -> SharedFolder:
-        """The folder for tensors, without what processes that have ended left there."""
+        """The folder for tensors, without the files of processes that have ended."""
         folder = SharedFolder(self.shm_dir)
         folder.sweep()
         return folder
 
 
 class PlacedEnvironment:
-    """`spec` names local paths only, and they stay until `close`; closing twice is harmless."""
+    """An environment with local paths only. The files are kept until `close`; closing twice is harmless."""
 
     def __init__(self, spec: EnvironmentSpec, holds: ExitStack) -> None:
         self.spec = spec
         self._holds = holds
 
     def close(self) -> None:
-        """Let its files go: whatever was started from them must have ended."""
+        """Release its files: every process that was started from them must have ended."""
         self._holds.close()
 
     def __enter__(self) -> Self:
@@ -68,8 +68,8 @@ class PlacedEnvironment:
 def place_environment(spec: EnvironmentSpec, cache: FileCache) -> PlacedEnvironment:
     """`spec` with the folder of its code and the paths of its data sets.
 
-    Raises PreconditionFailed (FILES_MISSING) where one is not in the cache, InvalidInput (INVALID_CODE_ARCHIVE) for
-    code that must not be unpacked, and the cache's errors.
+    Raises PreconditionFailed (FILES_MISSING) if one is not in the cache, InvalidInput (INVALID_CODE_ARCHIVE) for
+    an invalid code archive, and the cache's errors.
     """
     with ExitStack() as holds:
         code_path = spec.code_path

@@ -31,17 +31,17 @@ PutRequest = worker_service_pb2.PutFileRequest | evaluator_service_pb2.PutFileRe
 
 
 class FileReceiver:
-    """The server's end. What it has taken in stays in the cache."""
+    """The server's end. Received files stay in the cache."""
 
     def __init__(self, cache: FileCache) -> None:
         self._cache = cache
         self._places = threading.BoundedSemaphore(_CONCURRENT)
 
     def receive(self, requests: Iterator[PutRequest]) -> bool:
-        """Take in one file; whether it was there already, in which case its bytes are not read.
+        """Receive one file. Returns whether the cache had it already; then its bytes are not read.
 
-        Raises InvalidInput for a header that cannot be right and for other bytes than it announces, Exhausted while too
-        many come at once, and the cache's errors.
+        Raises InvalidInput for an invalid header and for bytes that do not match it, Exhausted with too many transfers
+        at a time, and the cache's errors.
         """
         first = next(requests, None)
         if first is None or first.WhichOneof("part") != "header":
@@ -61,9 +61,9 @@ class FileReceiver:
 
 
 def put_file(put: Callable[..., Any], request: Callable[..., Any], file: StoredFile, path: Path) -> None:
-    """The caller's end: bring the file at `path`. `put` is a stub's PutFile, `request` makes its messages.
+    """The caller's end: send the file at `path`. `put` is a stub's PutFile, `request` makes its messages.
 
-    Tries again while the other side is busy, within the time that a slow network needs for the file.
+    Repeats the call while the server is busy, for as long as a slow network would need for the file.
     """
     deadline = time.monotonic() + _LEAST_TIMEOUT_S + file.size_bytes / _SLOWEST_BYTES_PER_S
     waits = Backoff(*_RETRY_S)
@@ -80,14 +80,14 @@ def put_file(put: Callable[..., Any], request: Callable[..., Any], file: StoredF
 
 
 def file_pieces(path: Path) -> Iterator[bytes]:
-    """The content of a file in pieces that a message holds."""
+    """The content of a file in pieces that fit in a message."""
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
             yield data
 
 
 def sha256_of(path: Path) -> str:
-    """Of the content of a file, in lower-case hexadecimal digits. Raises OSError."""
+    """The SHA-256 of a file's content, in lower-case hexadecimal digits. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -115,10 +115,10 @@ def _pieces(requests: Iterator[PutRequest]) -> Iterator[bytes]:
 def receive_artifact(
     responses: Iterable[artifact_service_pb2.DownloadResponse], target: Path
 ) -> artifact_service_pb2.Artifact:
-    """Write the files of a Download stream below `target`, a folder that must not be there or be empty.
+    """Write the files of a Download stream below `target`, a folder that must be missing or empty.
 
-    `target` appears whole, or not at all. Raises AlreadyExists when it holds something, DataCorrupted when a
-    file is not what its header says, InvalidInput when the folder cannot be written.
+    `target` appears complete, or not at all. Raises AlreadyExists if it is not empty, DataCorrupted if a
+    file does not match its header, InvalidInput when the folder cannot be written.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise AlreadyExists(f"{target} is there already and not empty; choose another place", path=target)

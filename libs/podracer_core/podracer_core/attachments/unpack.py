@@ -1,4 +1,4 @@
-"""A code archive as a folder. Whoever uploads may have made it: nothing in it is believed."""
+"""Unpack a code archive into a folder. The archive is untrusted: everything in it is checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def announced_bytes(archive: Path) -> int:
-    """What the archive says that it unpacks to; `unpack_code` writes no more. Raises InvalidInput as it does."""
+    """The unpacked size according to the archive; `unpack_code` writes no more than that. Raises InvalidInput as it
+    does."""
     with _opened(archive) as opened:
         return sum(entry.file_size for entry in _checked(opened))
 
@@ -42,9 +43,9 @@ def announced_bytes(archive: Path) -> int:
 def unpack_code(archive: Path, target: Path) -> None:
     """Write the files of a zip below `target`, an empty folder: readable, not writable, and on the disk.
 
-    Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a path that is there
-    twice, too many files or folders, more bytes than it announces or than are allowed, encryption, and for what is no
-    zip.
+    Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a duplicate path,
+    too many files or folders, more bytes than it announces or than are allowed, encryption, and for a file that is not
+    a zip.
     """
     with _opened(archive) as opened:
         for entry in _checked(opened):
@@ -86,7 +87,7 @@ def _refusing(problem: str) -> Iterator[None]:
 
 
 def _opened(archive: Path) -> zipfile.ZipFile:
-    """Raises InvalidInput before anything large is read: the directory of a zip is read as a whole."""
+    """The opened archive. Raises InvalidInput before a large directory is read: zipfile reads it as a whole."""
     size_bytes = archive.stat().st_size
     if size_bytes > MAX_PACKED_BYTES:
         raise _refused(f"it has {mebibytes(size_bytes)}, the limit is {mebibytes(MAX_PACKED_BYTES)}")
@@ -103,7 +104,7 @@ def _opened(archive: Path) -> zipfile.ZipFile:
 
 
 def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The files of the archive; folders come by themselves."""
+    """The files of the archive, checked; folders are created for them."""
     entries = archive.infolist()
     if len(entries) > MAX_FILES:
         raise _refused(f"it has {_many()}")
@@ -122,7 +123,7 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _is_folder(entry: zipfile.ZipInfo) -> bool:
-    """Raises InvalidInput for what may stand in no archive."""
+    """Whether the entry is a folder. Raises InvalidInput for an entry of a forbidden kind."""
     name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
     parts = name.removesuffix("/").split("/")
     if name.startswith("/"):

@@ -14,8 +14,7 @@ _GROUP_LIMIT, _GROUP_USE = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgro
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that may still be allocated on `device`, in a container no more than it has left; None where nobody can
-    tell."""
+    """Bytes that may still be allocated on `device`, within the container's limit; None if unknown."""
     if device.type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, and free
         return int(torch.cuda.mem_get_info(device)[0]) + int(held)

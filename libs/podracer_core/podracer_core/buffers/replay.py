@@ -50,7 +50,7 @@ class Replay:
 
     size        int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
     least_rows  the least of these, on the host
-    shared      whether members draw from everybody's transitions
+    shared      whether members draw from the transitions of all members
     """
 
     def __init__(self, capacity: int, example: Rollout, *, shared: bool = False, prioritized: bool = False) -> None:

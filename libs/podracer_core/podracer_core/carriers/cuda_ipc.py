@@ -137,7 +137,7 @@ class _Allocation:
 class RuntimeMemory(DeviceMemory):
     """CUDA's runtime, the very library that torch has loaded.
 
-    Whoever exports a handle belongs to the pod, and so does the allocation's size: the runtime does not tell it.
+    The exporter of a handle belongs to the same pod, so its allocation size is trusted: the runtime does not report it.
     """
 
     def allocate(self, size_bytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:

@@ -4,8 +4,8 @@ A message carries at most 1 MiB of tensor bytes; what does not fit is announced 
 TensorChunk messages, in order. Encoding copies a tensor once (into the `bytes` that protobuf wants) and decoding once
 (into memory of its own, so that the result may be written to and outlives the message).
 
-The ends of a stream hand what is large to staging slots where the stream has any (`slots`); what does not fit there, or
-finds no slot free, goes inline. So who sends and who receives need not know the carrier.
+If the stream has staging slots (`slots`), large tensors go there. Tensors that do not fit, or find no free slot, go
+inline. So sender and receiver need not know the carrier.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class TensorDecoder:
         """Start with a header; True if it brought everything. Tensors of `into` take what comes by their names,
         whatever their strides and devices. Raises InvalidInput for a header that cannot be right."""
         if self._open:
-            raise InvalidInput("a new header came before the chunks of the one before it", reason="BAD_TENSOR")
+            raise InvalidInput("a new header came before all chunks of the previous one", reason="BAD_TENSOR")
         if len(messages) > MAX_TENSORS:
             raise InvalidInput(f"a message has {len(messages)} tensors, more than {MAX_TENSORS}", reason="BAD_TENSOR")
         if sum(size_bytes_of(message) for message in messages.values()) > self._payload_bytes:
@@ -141,14 +141,12 @@ class TensorDecoder:
     def add(self, chunk: tensor_pb2.TensorChunk) -> bool:
         """Take the next piece; True once everything is there. Raises InvalidInput for one that does not fit."""
         if chunk.payload_id not in self._open:
-            raise InvalidInput(
-                f"a chunk of payload {chunk.payload_id} came, which nobody announced", reason="BAD_TENSOR"
-            )
+            raise InvalidInput(f"a chunk has the unannounced payload {chunk.payload_id}", reason="BAD_TENSOR")
         target, filled = self._open[chunk.payload_id]
         data = chunk.data
         if chunk.offset_bytes != filled or not data or filled + len(data) > target.size:
             raise InvalidInput(
-                f"{len(data)} bytes came for offset {chunk.offset_bytes}; {filled} of {target.size} are there",
+                f"received {len(data)} bytes for offset {chunk.offset_bytes}; {filled} of {target.size} are complete",
                 reason="BAD_TENSOR",
             )
         target[filled : filled + len(data)] = np.frombuffer(data, np.uint8)
@@ -188,7 +186,7 @@ class TensorDecoder:
         tensor = wanted if wanted is not None and in_place else empty_for(message)
         payload, target = message.chunked, bytes_of(tensor)
         if payload.size_bytes != target.size or payload.payload_id in self._open:
-            raise InvalidInput(f"the payload of tensor {name!r} is not what its shape says", reason="BAD_TENSOR")
+            raise InvalidInput(f"the payload size of tensor {name!r} does not match its shape", reason="BAD_TENSOR")
         if target.size:
             self._open[payload.payload_id] = (target, 0)
         return tensor

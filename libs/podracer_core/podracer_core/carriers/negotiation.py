@@ -117,7 +117,7 @@ class CarrierOffering:
         try:
             self._nonce = self._endpoint.folder.create(NONCE, _NONCE_BYTES)
         except PodracerError as error:
-            self._endpoint.folder.complain_once("offer", f"no shared memory is offered: {error.message}")
+            self._endpoint.folder.complain_once("offer", f"cannot offer shared memory: {error.message}")
             return
         os.pwrite(self._nonce.descriptor, nonce, 0)
         self.message.nonce_file, self.message.nonce = self._nonce.name, nonce
@@ -127,9 +127,9 @@ class CarrierOffering:
 def choose(
     offer: tensor_pb2.CarrierOffer, endpoint: Endpoint, payload: Payload
 ) -> tuple[tensor_pb2.CarrierChoice, Staging | None]:
-    """The answer to an offer, and this side's staging memory: None for inline. Whoever gets it closes it.
+    """The answer to an offer, and this side's staging memory (None for inline), which the caller closes.
 
-    Small payloads are better off inline. Raises InvalidInput for an offer that nobody of ours makes.
+    Small payloads go inline. Raises InvalidInput for a malformed offer.
     """
     if not 0 <= offer.max_slots <= MAX_SLOTS:
         raise InvalidInput(f"an offer has 0 to {MAX_SLOTS} slots, not {offer.max_slots}", reason="BAD_CARRIER")
@@ -142,7 +142,7 @@ def choose(
             staging = SharedMemory.create(endpoint.folder, layout)
             return _choice(kind, layout, staging.segment), staging
         except PodracerError as error:
-            text = f"{carrier_name(kind)} cannot be used, tensors cross by what is left: {error.message}"
+            text = f"{carrier_name(kind)} cannot be used, falling back to another carrier: {error.message}"
             endpoint.folder.complain_once(f"choose {kind}", text)
     return tensor_pb2.CarrierChoice(kind=INLINE), None
 

@@ -1,10 +1,9 @@
-"""The folder in which processes of one machine find each other's files, and how nothing stays behind there.
+"""The folder in which processes of one machine find each other's files, and its cleanup.
 
-A file here has a name only for as long as the other side needs to find it: a segment until it is attached, a nonce
-until a stream is open. Its creator holds a lock (`flock`) on it all that time. The kernel lets the lock go when the
-creator ends, however it ends, and it does so across containers, where process ids mean nothing; so whoever can take
-the lock of a file has found one that nobody will come back for, and removes it. This is done at every start and
-whenever a file is made. Imports no torch.
+A file has a name only while the other side needs to find it: a segment until it is attached, a nonce until a stream is
+open. Its creator holds a lock (`flock`) on it for that time. The kernel releases the lock when the creator ends, even
+after a kill and across containers, where process ids mean nothing. So a process that can lock a file knows that it is
+abandoned, and removes it: at every start, and whenever it makes a file. Imports no torch.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ class SharedFolder:
         return file
 
     def open(self, name: str) -> int:
-        """A descriptor of somebody's file, to read and write. Raises InvalidInput for a name that none of ours has,
-        PreconditionFailed where it cannot be opened."""
+        """A descriptor to read and write another process's file. Raises InvalidInput for a malformed name,
+        PreconditionFailed if it cannot be opened."""
         path = self._path_of(name)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -150,7 +149,7 @@ def _remove_if_left_behind(path: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)  # noqa: PTH108 - while the lock is held
     except OSError:
-        pass  # its creator lives, or somebody else sweeps
+        pass  # its creator lives, or another process removes it
     finally:
         os.close(descriptor)
 

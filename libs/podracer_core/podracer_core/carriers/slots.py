@@ -1,4 +1,4 @@
-"""The two ends of a stream's staging slots: who fills them and who copies them out. Neither waits for ever.
+"""The two ends of a stream's staging slots: the writer and the reader. Neither waits forever.
 
 A slot is handed over with the header that names it, all tensors of a header being in one, and comes back with a
 SlotReturn that repeats its generation. So a return that is late (the slot has been handed over again) or comes twice
@@ -108,7 +108,7 @@ class SlotWriter:
                 _copy(_view(memory, place, tensor.dtype, tensor.shape), tensor)
                 self._staging.refer(messages[name], place)
             self._staging.synchronize()
-        except RuntimeError:  # torch's; nobody will return what nobody was given
+        except RuntimeError:  # torch's; the slot was not handed over, so it will not be returned
             self._table.abandon(slot)
             raise
         return messages
@@ -141,7 +141,7 @@ class SlotWriter:
         if not self._complained:
             self._complained = True
             logger.warning(
-                "none of %d staging slots came back within %.1f s: tensors cross inline until one does",
+                "none of %d staging slots was returned within %.1f s: sending tensors inline until one is",
                 self._staging.layout.slot_count,
                 self._wait_s,
             )

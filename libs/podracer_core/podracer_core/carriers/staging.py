@@ -105,8 +105,8 @@ class Staging(ABC):
     def synchronize(self) -> None:  # noqa: B027 - on a CPU a copy is done when the call returns
         """Wait until all copies from and to the memory are done."""
 
-    def close(self) -> None:  # noqa: B027 - who has only attached has nothing to give back
-        """Give it back; what still copies may go on, for memory lives as long as what refers to it."""
+    def close(self) -> None:  # noqa: B027 - an attached end has nothing to release
+        """Release it. Copies in progress may finish: the memory lives as long as its references."""
 
 
 class SharedMemory(Staging):

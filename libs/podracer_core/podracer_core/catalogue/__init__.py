@@ -2,6 +2,6 @@
 
 algorithms, environments                  built in, described beside their code, and of installed packages
 extensions                                classes that packages offer: evaluators, fusions, …
-hyperparameters, shared_hyperparameters   what can be set, and searched
+hyperparameters, shared_hyperparameters   hyperparameters and their search ranges
 spaces, messages                          spaces as plain values; all of it as protobuf messages
 """

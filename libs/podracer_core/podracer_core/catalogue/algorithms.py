@@ -1,4 +1,4 @@
-"""Which algorithms there are, built in and installed, and in which action spaces they can act."""
+"""The built-in and installed algorithms, and the action spaces in which they can act."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class that INFO.implementation names is imported by learner, worker and evaluato
 
 @dataclass(frozen=True, slots=True)
 class InstalledAlgorithm:
-    """What an entry point leads to: an algorithm, or a `problem` that says what is wrong with which package."""
+    """The result of loading an entry point: an algorithm, or a `problem` that names the package."""
 
     name: str
     info: AlgorithmInfo | None
@@ -32,7 +32,7 @@ class InstalledAlgorithm:
 
 
 def installed_algorithms(built_in: Iterable[str]) -> list[InstalledAlgorithm]:
-    """What all installed packages offer. One that is broken has its problem said and leaves the others alone."""
+    """The algorithms of all installed packages. A broken one has a `problem` and does not affect the others."""
     entries = list(entry_points(group=ENTRY_POINT_GROUP))
     taken = set(built_in)
     found = []
@@ -69,16 +69,16 @@ _IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
-    """An algorithm as far as it can be known without torch. Raises InvalidInput for one that cannot be right.
+    """The description of an algorithm, without torch. Raises InvalidInput for an invalid one.
 
-    name             lower case, digits and _; what a job file says
+    name             lower case, digits and _; the name in a job file
     paper            "Authors year, title, where"; of several papers with "; " between them
     action_spaces    the kinds of space (BoxSpace, DiscreteSpace, …) in which it can act
     implementation   "package.module:Class", a podracer_core.algorithms.algorithm.Algorithm; imported where torch is
     bounded_actions  of Box spaces only those with finite bounds
-    automatic        takes part where a job leaves the choice of algorithms to us (`search.algorithms: auto`)
-    summary          one sentence: what sets it apart
-    package          the installed package that brought it, set when it is found; empty for a built-in one
+    automatic        takes part in `search.algorithms: auto`
+    summary          one sentence on its distinguishing feature
+    package          the installed package with it, set when it is found; empty for a built-in one
     """
 
     name: str
@@ -107,7 +107,7 @@ class AlgorithmInfo:
                 raise InvalidInput(f"{self.name}.{knob.name}: members differ in real numbers only, not in {knob.kind}")
 
     def hyperparameter(self, name: str) -> Hyperparameter:
-        """The knob called `name`; InvalidInput with the nearest names if there is none."""
+        """The hyperparameter `name`. Raises InvalidInput with the nearest names if there is none."""
         for candidate in self.hyperparameters:
             if candidate.name == name:
                 return candidate
@@ -117,7 +117,7 @@ class AlgorithmInfo:
         raise InvalidInput(message, field=name, hyperparameter=name)
 
     def defaults(self, *scopes: Scope) -> dict[str, Any]:
-        """Name → default of the knobs in `scopes`, or of all."""
+        """Name → default of the hyperparameters in `scopes`, or of all."""
         return {knob.name: knob.default for knob in self.hyperparameters if not scopes or knob.scope in scopes}
 
 
@@ -137,12 +137,12 @@ def known_algorithms() -> Mapping[str, AlgorithmInfo]:
 
 
 def broken_algorithms() -> list[str]:
-    """A message, which names the package, for each algorithm that an installed package offers in vain."""
+    """A message that names the package for each broken algorithm of an installed package."""
     return [found.problem for found in _installed() if found.problem]
 
 
 def find_algorithm(name: str) -> AlgorithmInfo:
-    """The algorithm called `name`; InvalidInput if there is none, with the nearest names, or if it is broken."""
+    """The algorithm `name`. Raises InvalidInput with the nearest names if there is none, or if it is broken."""
     if name in BUILT_IN:  # without a look at what is installed: most jobs need no more
         return BUILT_IN[name]
     known = known_algorithms()
@@ -156,13 +156,13 @@ def find_algorithm(name: str) -> AlgorithmInfo:
 
 
 def automatic_algorithms(space: Space | None) -> list[str]:
-    """What `search.algorithms: auto` stands for in an action space (None: in any)."""
+    """The algorithms of `search.algorithms: auto` in an action space (None: in any)."""
     automatic = [info for info in known_algorithms().values() if info.automatic]
     return [info.name for info in automatic if space is None or not _problem(info, space)]
 
 
 def check_action_space(algorithm: str, space: Space) -> None:
-    """InvalidInput, saying what would be right, unless `algorithm` can act in `space`."""
+    """Raises InvalidInput with the supported spaces, unless `algorithm` can act in `space`."""
     problem = _problem(find_algorithm(algorithm), space)
     if problem:
         capable = [name for name, info in known_algorithms().items() if not _problem(info, space)]

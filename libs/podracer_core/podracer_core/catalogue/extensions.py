@@ -1,4 +1,4 @@
-"""What is built in and what installed packages add, by name; no torch.
+"""Built-in and installed extensions by name; no torch.
 
 Descriptions of algorithms and environments stand beside the code. Evaluators and fusions are known by name; a package
 adds one with an entry point in `podracer.evaluators` or `podracer.fusions`. Learners and evaluators load the class.
@@ -33,11 +33,11 @@ BUILT_IN_FUSIONS = ("mean", "weighted", OUTER)
 
 
 class BuiltIn(Mapping[str, Info]):
-    """Name → description, of the tuples BUILT_IN in `modules`. These import no torch; they import the catalogue, which
-    therefore imports them when it is first looked into."""
+    """Name → description, from the tuples BUILT_IN in `modules`. These import no torch. They import the catalogue,
+    which therefore imports them at the first lookup."""
 
     def __init__(self, name: str, *modules: str) -> None:
-        """`name` is the attribute of a description that it is found by."""
+        """`name`: the attribute of a description that is its key."""
         self._name, self._modules = name, modules
 
     @cached_property
@@ -61,10 +61,10 @@ def package_of(entry: EntryPoint) -> str:
 
 
 def load_class(group: str, name: str, kind: type[Kind], field: str, built_in: Sequence[EntryPoint] = ()) -> type[Kind]:
-    """The subclass of `kind` called `name` in `group`, built in or of an installed package; `field` of a job names it.
+    """The subclass `name` of `kind` in `group`, built in or installed; `field`: the job's field with the name.
 
-    Raises InvalidInput where there is none, where several packages offer one, where it cannot be imported, and where it
-    is no subclass of `kind`.
+    Raises InvalidInput if there is none, if several packages offer one, if it cannot be imported, or if it is not a
+    subclass of `kind`.
     """
 
     def refused(problem: str) -> InvalidInput:

@@ -1,4 +1,4 @@
-"""What a hyperparameter is: its type, its range, whether it may differ inside a cohort, where a search looks."""
+"""Hyperparameters: type, range, scope within a cohort, and search range."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Kind = Literal["float", "int", "bool", "sizes", "choice"]
 Scope = Literal["member", "cohort", "network"]
 
 SearchRange = Interval
-"""What plug-ins call an interval that an automatic search looks in."""
+"""The name of plug-ins for an interval of an automatic search."""
 
 _MOST_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameter:
-    """One knob of an algorithm.
+    """One hyperparameter of an algorithm.
 
     scope   "member": every member of a cohort has its own, and mutation may change it at any time;
             "cohort": one for all members, weights are kept when it changes;
             "network": one for all members, another value means fresh weights
-    kind    "sizes" is a list of positive integers, one a hidden layer; "choice" one of `choices`
-    bounds  inclusive; of every element where kind is "sizes"
-    search  where an automatic search looks. None: it leaves the default unless the job says otherwise
+    kind    "sizes" is a list of positive integers, one per hidden layer; "choice" one of `choices`
+    bounds  inclusive; of every element if kind is "sizes"
+    search  the range of an automatic search. None: the default, unless the job has a range
     source  the paper or code that the default is from
-    near_one  what counts is how far it is from 1, as of a discount: logarithm and perturbation are of 1 − x
+    near_one  the distance from 1 matters, as for a discount: logarithm and perturbation are of 1 − x
     """
 
     name: str
@@ -45,17 +45,17 @@ class Hyperparameter:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether an agent with another value can go on from its weights."""
+        """Whether an agent with another value can continue from its weights."""
         return self.scope != "network"
 
     def typed(self, value: HyperparameterValue) -> HyperparameterValue:
-        """`1` where a real number is meant is `1.0`."""
+        """The value in its type: `1` becomes `1.0` for a real number."""
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         return value
 
     def check(self, value: object) -> None:
-        """InvalidInput unless `value` has the right type and lies in the range."""
+        """Raises InvalidInput unless `value` has the right type and is in the range."""
         problem = self._problem(value)
         if problem:
             message = f"{self.name} {problem}, not {value!r}"

@@ -40,7 +40,7 @@ _DTYPE_NAMES = {number: name for name, number in _DTYPES.items()} | {tensor_pb2.
 
 
 def space_to_message(space: Space) -> environment_pb2.Space:
-    """A space as a message. Raises InvalidInput for a Box of a dtype that the wire does not know."""
+    """A space as a message. Raises InvalidInput for a Box of an unsupported dtype."""
     message = environment_pb2.Space()
     match space:
         case BoxSpace(low, high, shape, dtype):
@@ -71,7 +71,7 @@ def space_to_message(space: Space) -> environment_pb2.Space:
 
 
 def space_from_message(message: environment_pb2.Space) -> Space:
-    """The inverse of `space_to_message`. Raises InvalidInput for a message that is no space."""
+    """The inverse of `space_to_message`. Raises InvalidInput for a malformed message."""
     match message.WhichOneof("kind"):
         case "box":
             box = message.box
@@ -98,7 +98,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
     Raises InvalidInput for one whose code or data are local files: these have to be uploaded first.
     """
     if spec.code_path:
-        raise InvalidInput(f"the code of {spec.name} is a folder here; it has to be uploaded first")
+        raise InvalidInput(f"the code of {spec.name} is a local folder; upload it first")
     message = environment_pb2.EnvironmentSpec(
         id=spec.id,
         entry_point=spec.entry_point,
@@ -112,7 +112,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
 
 
 def environment_from_message(message: environment_pb2.EnvironmentSpec) -> EnvironmentSpec:
-    """The inverse of `environment_to_message`. Raises InvalidInput for a spec that cannot be right."""
+    """The inverse of `environment_to_message`. Raises InvalidInput for an invalid spec."""
     return EnvironmentSpec(
         id=message.id,
         entry_point=message.entry_point,
@@ -127,7 +127,7 @@ def files_to_messages(files: Mapping[str, str | StoredFile]) -> dict[str, tensor
     """Data sets by name. Raises InvalidInput for one that is a local file: it has to be uploaded first."""
     local = [name for name, file in files.items() if isinstance(file, str)]
     if local:
-        raise InvalidInput(f"the data set {local[0]} is a file here; it has to be uploaded first")
+        raise InvalidInput(f"the data set {local[0]} is a local file; upload it first")
     return {name: file_to_message(file) for name, file in files.items() if isinstance(file, StoredFile)}
 
 
@@ -160,9 +160,9 @@ def description_to_message(
     deterministic_evaluation: bool = False,
     preparation: str = "",
 ) -> environment_pb2.EnvironmentDescription:
-    """What is known of an environment once it has been started; `backend` is what computes it.
+    """The description of a started environment as a message; `backend`: the implementation.
 
-    `preparation` is cut off where it is too long for the message.
+    A `preparation` that is too long for the message is cut.
     """
     return environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
@@ -188,7 +188,7 @@ def hyperparameter_to_message(value: HyperparameterValue) -> agent_pb2.Hyperpara
 
 
 def hyperparameter_from_message(message: agent_pb2.HyperparameterValue) -> HyperparameterValue:
-    """The inverse of `hyperparameter_to_message`. Raises InvalidInput where no value is set."""
+    """The inverse of `hyperparameter_to_message`. Raises InvalidInput without a value."""
     kind = message.WhichOneof("kind")
     if kind is None:
         raise InvalidInput("a hyperparameter without a value")
@@ -216,7 +216,7 @@ def _bound(values: Any) -> Bound:
 
 
 def arguments_from_message(message: struct_pb2.Struct, field: str) -> dict[str, Any]:
-    """A Struct knows only doubles: whole numbers become integers again, as constructors expect them.
+    """The arguments of a Struct, which has only doubles: whole numbers become integers again, as constructors expect.
 
     Raises InvalidInput that names `field`.
     """

@@ -1,4 +1,4 @@
-"""Where one hyperparameter is searched: the ranges of catalogue, job files and leaderboards."""
+"""Search ranges of a hyperparameter, for catalogue, job files and leaderboards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ HyperparameterValue = float | int | bool | str | tuple[int, ...]
 class Interval:
     """Real numbers from `low` to `high`, even in themselves or in their logarithm.
 
-    near_one  the logarithm is of 1 − x, and that is what a perturbation multiplies, as of a discount; x ≤ 1.
-              Set from the hyperparameter, never in a job file
+    near_one  logarithm and perturbation are of 1 − x, as for a discount; x ≤ 1. Set from the hyperparameter, never in
+              a job file
     """
 
     low: float
@@ -51,7 +51,7 @@ class IntegerInterval:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some values. Each further value of what members share makes another shape of cohort."""
+    """One of several values. Each further value of a shared hyperparameter makes another shape of cohort."""
 
     values: tuple[HyperparameterValue, ...]
 
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Not searched: this value, which stands in the default's place."""
+    """Not searched: this value instead of the default."""
 
     value: HyperparameterValue
 

@@ -8,14 +8,14 @@ from random import Random
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 
 FACTORS = (0.8, 1.2)
-"""What a perturbation multiplies by: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, 4.1."""
+"""The factors of a perturbation: Jaderberg et al. 2017, Population Based Training, arXiv:1711.09846, 4.1."""
 
 RESAMPLE_PROBABILITY = 0.25
-"""How often a mutation draws anew instead of perturbing, as there."""
+"""The probability that a mutation draws anew instead of perturbing, from the same paper."""
 
 
 def sample(search: Range, random: Random) -> HyperparameterValue:
-    """A value drawn from the range; only `random.random()` is used, which every Python gives alike."""
+    """A value drawn from the range; uses only `random.random()`, which is the same in every version of Python."""
     match search:
         case Fixed(value):
             return value
@@ -34,11 +34,11 @@ def sample(search: Range, random: Random) -> HyperparameterValue:
 
 
 def perturb(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
-    """A neighbour of `value`, which may be outside: agents of another job may found this one's.
+    """A neighbour of `value`, which may be outside the range: founders come from other jobs.
 
-    A number moves x 0.8 or x 1.2 (a whole one at least one step; `near_one` its distance from 1), whichever stays
-    inside; where neither does, a real one is clipped and a whole one moves one step. A choice moves to the value before
-    or after it in the list, and is drawn where it is not there.
+    A number is multiplied by 0.8 or 1.2 (a whole one moves at least one step; for `near_one` it is the distance from
+    1), whichever stays inside. If neither does, a real one is clipped and a whole one moves one step. A choice moves to
+    the value before or after it in the list, or is drawn if it is not in the list.
     """
     match search:
         case Fixed(fixed):
@@ -68,7 +68,7 @@ def perturb(search: Range, value: HyperparameterValue, random: Random) -> Hyperp
 
 
 def mutate(search: Range, value: HyperparameterValue, random: Random) -> HyperparameterValue:
-    """A neighbour of `value`, or now and then one drawn anew."""
+    """A neighbour of `value`, or sometimes one drawn anew."""
     return sample(search, random) if random.random() < RESAMPLE_PROBABILITY else perturb(search, value, random)
 
 

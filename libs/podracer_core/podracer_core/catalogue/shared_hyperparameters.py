@@ -1,11 +1,11 @@
 """The hyperparameters that several algorithms share.
 
-Only what a member may have to itself has a search range, and of that only what has an effect where all else is at its
-default: the priority exponent would be searched in vain while replay is uniform.
+Only hyperparameters that members may differ in have a search range, and of these only those that have an effect while
+all others are at their default: the priority exponent has none while replay is uniform.
 
-What a cohort shares has at most one value in a search of ours, which need not be the default, its source's. Two values
-would make two shapes, hence twice as many cohorts of half the agents each, and a population of 8 would need twice as
-long for its first round. Those values were measured: see "What auto looks at" in docs/job-file.md.
+A shared hyperparameter has at most one value in an automatic search, which may differ from the default of its source.
+Two values would make two shapes, so twice as many cohorts of half the agents each, and a population of 8 would need
+twice as long for its first round. Those values were measured: see "What auto looks at" in docs/job-file.md.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ OFF_POLICY = (
         source=_DDPG_PAPER,
     ),
 )  # fmt: skip
-"""Of everything that learns from replay."""
+"""Hyperparameters of all off-policy algorithms."""
 
 LAYER_NORM = (
     Hyperparameter(
@@ -127,7 +127,7 @@ LAYER_NORM = (
         source="Ba et al. 2016, Layer Normalization, arXiv:1607.06450",
     ),
 )  # fmt: skip
-"""Of algorithms whose networks do not normalize by themselves."""
+"""Hyperparameters of algorithms whose networks have no normalization of their own."""
 
 EXPLORATION_NOISE = (
     Hyperparameter(
@@ -144,7 +144,7 @@ EXPLORATION_NOISE = (
         source=_GSDE, bounds=(1, 1024),
     ),
 )  # fmt: skip
-"""Of continuous actors: what their noise is like."""
+"""Hyperparameters of the exploration noise of continuous actors."""
 
 H_TERM = (
     Hyperparameter(
@@ -168,7 +168,7 @@ H_TERM = (
         source=_H_TERM, bounds=(0.0, 1.0),
     ),
 )  # fmt: skip
-"""Of the algorithms that the H-term can be added to."""
+"""Hyperparameters of algorithms that support the H-term."""
 
 SCHEDULE = (
     Hyperparameter(
@@ -182,7 +182,7 @@ SCHEDULE = (
         source=_OURS, bounds=(1, 1 << 40),
     ),
 )  # fmt: skip
-"""Of on-policy algorithms: a learning rate that falls."""
+"""Hyperparameters of on-policy algorithms: a decaying learning rate."""
 
 QUICK_REPLAY: Mapping[str, HyperparameterValue] = {
     "hidden_sizes": (64, 64),
@@ -191,12 +191,12 @@ QUICK_REPLAY: Mapping[str, HyperparameterValue] = {
     "updates_per_step": 0.5,
     "learning_starts": 500,
 }
-"""What a search has of OFF_POLICY: gradient steps that cost a tenth of those with two layers of 256 and batches of 256
-on a CPU, where these are what the time goes into."""
+"""The values of OFF_POLICY in a search: gradient steps that cost a tenth of those with two layers of 256 and batches of
+256 on a CPU, where they take most of the time."""
 
 
 def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> tuple[Hyperparameter, ...]:
-    """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for a name that is not among them."""
+    """`knobs` with other `defaults`, which are from `source`. Raises InvalidInput for an unknown name."""
     _check_names(knobs, defaults)
     return tuple(
         replace(knob, default=defaults[knob.name], source=source) if knob.name in defaults else knob for knob in knobs
@@ -204,7 +204,7 @@ def adapted(knobs: tuple[Hyperparameter, ...], source: str, **defaults: Any) -> 
 
 
 def sought(knobs: tuple[Hyperparameter, ...], **values: HyperparameterValue) -> tuple[Hyperparameter, ...]:
-    """`knobs` that have these `values` in a search, whatever their defaults. Raises InvalidInput as `adapted`."""
+    """`knobs` with these `values` in a search, independent of their defaults. Raises InvalidInput as `adapted`."""
     _check_names(knobs, values)
     return tuple(replace(knob, search=Fixed(values[knob.name])) if knob.name in values else knob for knob in knobs)
 

@@ -28,7 +28,7 @@ class BoxSpace:
 
     @property
     def size(self) -> int:
-        """How many numbers an element has."""
+        """The number of numbers in an element."""
         return math.prod(self.shape)
 
     @property
@@ -119,7 +119,7 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Space:
-    """The inverse of `to_json`; InvalidInput if `value` is not what it writes."""
+    """The inverse of `to_json`. Raises InvalidInput for other values."""
     try:
         match value["kind"]:
             case "box":

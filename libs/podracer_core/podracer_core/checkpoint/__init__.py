@@ -1,9 +1,9 @@
 """Checkpoints of one agent: tensors by group in an object store, the manifest last.
 
 objects       save_checkpoint, load_checkpoint, open_checkpoint_folder
-policy        what acts, from the checkpoint alone: load_actor, load_policy; as a file: pack_policy, open_packed_policy
-ensemble      several that act as one: load_ensemble, load_ensemble_policy
-evaluation    greedy episodes of them: evaluate_checkpoints; what to try a policy on: played_observations
+policy        a policy from a checkpoint: load_actor, load_policy; as a file: pack_policy, open_packed_policy
+ensemble      several policies as one: load_ensemble, load_ensemble_policy
+evaluation    greedy episodes: evaluate_checkpoints; observations to try a policy on: played_observations
 backtest      bar by bar, for trading
 export        a policy for use without Podracer: export_policy, export_ensemble; export_formats: its files
 """

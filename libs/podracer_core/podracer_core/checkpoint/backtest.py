@@ -1,4 +1,4 @@
-"""A back-test of what is stored: a policy's decisions bar by bar, and what they are held against."""
+"""A back-test of stored policies: decisions bar by bar, beside baselines."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def backtest(
     cache: FileCache,
     check: Callable[[], None] = lambda: None,
 ) -> list[evaluator_service_pb2.BacktestResponse]:
-    """The header and all bars. Files are taken from `cache`; `check` raises to give up.
+    """The header and all bars. Files come from `cache`; `check` raises to cancel.
 
-    Raises InvalidInput for another environment than StockTrading-v0, for a baseline or an index that is not there, and
-    what preparing the market and loading the policy raise.
+    Raises InvalidInput for another environment than StockTrading-v0, for an unknown baseline or index, and the errors
+    of preparing the market and loading the policy.
     """
     rule = rule_of(checkpoints, request.ensemble) if len(checkpoints) > 1 else ""
     spec = environment_from_message(
@@ -64,7 +64,7 @@ def backtest(
     if former is not None:
         spec = replace(spec, kwargs=dated(spec.kwargs, former))
         own = [dated(kwargs, former) for kwargs in own]
-    elif spec.data != trained[0].data:  # another table: what is told of training
+    elif spec.data != trained[0].data:  # another table: without the bars of training
         dates = {name: spec.kwargs[name] for name in ("train_end", "validation_end") if name in spec.kwargs}
         own = [{**dates, **kwargs} for kwargs in own]
     actor = load_actor(checkpoints[0]) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, "cpu")
@@ -102,7 +102,7 @@ def _records(
     request: evaluator_service_pb2.BacktestRequest,
     check: Callable[[], None],
 ) -> dict[str, BacktestRecord]:
-    """Of each account, in the order in which they are told."""
+    """The record of each account, in the order of the header."""
     records = {POLICY: play_policy(actor, environment, check)}
     for name in dict.fromkeys(request.baselines):
         check()
@@ -121,7 +121,7 @@ def _pieces(records: Iterable[BacktestRecord]) -> Iterator[evaluator_service_pb2
 def _former_market(
     spec: EnvironmentSpec, request: evaluator_service_pb2.BacktestRequest, cache: FileCache
 ) -> Market | None:
-    """That of the table that the policy was trained with, where the request has another one."""
+    """The market of the policy's training table, if the request has another table."""
     if not request.HasField("trained_table"):
         return None
     table = file_from_message(request.trained_table, "trained_table")
@@ -130,7 +130,7 @@ def _former_market(
 
 
 def _require_tickers(trained: Sequence[str], spec: EnvironmentSpec) -> None:
-    """Raises InvalidInput for a table of other stocks: the policy would take one for another."""
+    """Raises InvalidInput for a table of other stocks, which the policy would confuse with its own."""
     config = StockTradingConfig.from_options(spec.arguments)
     found = checked(read_table(config.table, config.columns)).tickers
     if found != tuple(trained):
@@ -147,7 +147,7 @@ def _names(tickers: Sequence[str]) -> str:
 
 
 def _seen_spans(own: Iterable[Mapping[str, Any]], market: Market, until: np.datetime64 | None) -> dict[str, int]:
-    """Fields of the header: on which bars the policies with these arguments were trained, and by which selected."""
+    """Fields of the header: the bars on which the policies with these arguments were trained, and selected."""
     seen = [seen_bars(kwargs, market, until) for kwargs in own]
     times = market.times.astype("datetime64[us]").astype(np.int64)
     found: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Policies of several agents that act as one: the mean of their actions, or what most of them choose."""
+"""Ensembles: policies of several agents that act as one, by the mean of their actions or by vote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ vote   what most of them choose, in each dimension of its own; where several cho
 
 
 def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None) -> Rule:
-    """The rule for an action space; raises InvalidInput (ENSEMBLE_RULE) where `wanted` is not it."""
+    """The rule for an action space. Raises InvalidInput (ENSEMBLE_RULE) if `wanted` is another one."""
     rule: Rule = "mean" if isinstance(action_space, gymnasium.spaces.Box) else "vote"
     if not wanted or wanted == rule:
         return rule
@@ -40,14 +40,14 @@ def ensemble_rule(action_space: gymnasium.Space[Any], wanted: str | None = None)
 
 
 class EnsembleActor:
-    """K policies as one, of one or of several kinds; where an Actor is evaluated it can be too.
+    """K policies as one, of one or several kinds; it can be evaluated like an Actor.
 
-    The policies of one Actor act in one call, whatever their number. With `members` above 1 the ensemble stands there
-    as often, one for each block of rows. K copies of one policy act exactly as that one does.
+    All policies of one Actor act in one call. With `members` above 1 the ensemble is repeated, once per block of rows.
+    K copies of one policy act exactly like that policy.
     """
 
     def __init__(self, actors: Sequence[Actor], ranks: Sequence[int], rule: Rule, members: int = 1) -> None:
-        """`ranks`: of every policy, in the order of the actors and their members; 0 is the best. Each actor has its
+        """`ranks`: of every policy, in the order of the actors and their members; 0 is the best. Each actor repeats its
         policies `members` times in a row."""
         self._actors, self._ranks, self.rule, self.members = tuple(actors), tuple(ranks), rule, members
         self.device = self._actors[0].device
@@ -70,16 +70,16 @@ class EnsembleActor:
         return combine(torch.cat(actions)[self._best_first], self.rule)
 
     def repeat(self, times: int) -> EnsembleActor:
-        """A copy that stands there `times` times as often."""
+        """A copy that is repeated `times` times as often."""
         actors = [actor.repeat(times) for actor in self._actors]
         return EnsembleActor(actors, self._ranks, self.rule, self.members * times)
 
 
 class EnsemblePolicy(nn.Module):
-    """The same with torch alone: raw observation [B, *obs] -> action [B, *action], as `Policy`; no action masks."""
+    """An ensemble as a torch module: raw observation [B, *obs] -> action [B, *action], like `Policy`, without masks."""
 
     def __init__(self, policies: Sequence[nn.Module], rule: Rule) -> None:
-        """`policies`: the best first."""
+        """`policies`: best first."""
         super().__init__()
         self.policies, self.rule = nn.ModuleList(policies), rule
         self.eval().requires_grad_(False)
@@ -108,10 +108,10 @@ def _for_each(rows: Tensor, policies: int) -> Tensor:
 def load_ensemble(
     checkpoints: Sequence[Checkpoint], rule: str | None = None, device: torch.device | str = "cpu"
 ) -> EnsembleActor:
-    """The agents' actors as one, ready for `evaluate`; `checkpoints` best first, `rule` by action space where None.
+    """The agents' actors as one, ready for `evaluate`; `checkpoints`: best first; `rule` None: by action space.
 
-    Those of one algorithm and shape are stacked, so that they act in one call. Raises InvalidInput as `load_actor`
-    does, and as `rule_of`.
+    Actors of one algorithm and shape are stacked, so that they act in one call. Raises InvalidInput as `load_actor` and
+    `rule_of`.
     """
     chosen = rule_of(checkpoints, rule)
     ranks: dict[str, list[int]] = {}  # by network
@@ -122,16 +122,16 @@ def load_ensemble(
 
 
 def load_ensemble_policy(checkpoints: Sequence[Checkpoint], rule: str | None = None) -> EnsemblePolicy:
-    """The same as a module: raw observation [B, *obs] -> action [B, *action]. Errors as `load_ensemble`."""
+    """An ensemble as a module: raw observation [B, *obs] -> action [B, *action]. Raises as `load_ensemble`."""
     chosen = rule_of(checkpoints, rule)
     return EnsemblePolicy([load_policy(checkpoint) for checkpoint in checkpoints], chosen)
 
 
 def rule_of(checkpoints: Sequence[Checkpoint], wanted: str | None = None) -> Rule:
-    """How these policies act together.
+    """The rule of an ensemble of these policies.
 
-    Raises InvalidInput where they cannot: none at all, another environment (ENSEMBLE_ENVIRONMENT), other spaces
-    (ENSEMBLE_SPACES), or a rule that does not fit their actions (ENSEMBLE_RULE).
+    Raises InvalidInput if they cannot act together: no policies, different environments (ENSEMBLE_ENVIRONMENT) or
+    spaces (ENSEMBLE_SPACES), or a rule that does not fit their actions (ENSEMBLE_RULE).
     """
     if not checkpoints:
         raise InvalidInput("an ensemble needs at least one policy")
@@ -140,7 +140,7 @@ def rule_of(checkpoints: Sequence[Checkpoint], wanted: str | None = None) -> Rul
     for other in checkpoints[1:]:
         _require_same_environment(first, other)
         observed, acted = array_spaces(other)
-        # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+        # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
         alike = observed.shape == observation_space.shape and observed.dtype == observation_space.dtype
         if not alike or acted != action_space:
             raise _refused(

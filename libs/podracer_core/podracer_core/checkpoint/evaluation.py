@@ -1,4 +1,4 @@
-"""Greedy episodes of what is stored."""
+"""Greedy episodes of stored policies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def evaluate_checkpoints(
     check: Callable[[], None] = lambda: None,
     evaluator: str = "",
 ) -> EvaluationResult:
-    """One policy, or several that act together (best first, by `rule`), as training evaluates: the same seeds give the
-    same returns. `check` is called every few steps; it raises to give up. `evaluator`: its name; empty for
-    greedy episodes.
+    """Evaluate a policy or an ensemble (best first, by `rule`) as in training: the same seeds give the same returns.
+    `check` is called every few steps; it raises to cancel. `evaluator`: its name; empty: greedy episodes.
 
     Raises InvalidInput (OTHER_SPACES) for an environment that the policy cannot act in, as `load_actor` and
-    `load_ensemble` do, and what `evaluator_class` and the environment raise.
+    `load_ensemble`, and the errors of `evaluator_class` and the environment.
     """
     actor = load_actor(checkpoints[0], device) if len(checkpoints) == 1 else load_ensemble(checkpoints, rule, device)
     judging = evaluator_class(evaluator)(
@@ -51,15 +50,15 @@ def evaluate_checkpoints(
 def make_environment_for(
     checkpoint: Checkpoint, spec: EnvironmentSpec, count: int, device: torch.device | str
 ) -> VecEnvironment:
-    """Made for evaluation; InvalidInput where its spaces are not those that the policy was made for."""
+    """An environment for evaluation. Raises InvalidInput if its spaces differ from the policy's."""
     return require_spaces(checkpoint, make_vec_environment(spec, count, device, evaluation=True), spec.name)
 
 
 def require_spaces(checkpoint: Checkpoint, environment: VecEnvironment, name: str) -> VecEnvironment:
-    """The environment called `name` itself; closed, and InvalidInput, where the policy was made for other spaces."""
+    """The environment `name` itself. Closes it and raises InvalidInput if the policy has other spaces."""
     expected = array_spaces(checkpoint)
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
-    # Bounds of observations play no part for a network; those of actions are what it is scaled to.
+    # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
     fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
     for part, fits, want, have in zip(("observation", "action"), fit, expected, found, strict=True):
         if not fits:
@@ -75,7 +74,7 @@ _ENVIRONMENTS, _STEPS = 8, 32
 
 
 def likely_observations(checkpoint: Checkpoint) -> Tensor:
-    """Made-up ones, always the same, [N, *obs]: random numbers, and such with mean and spread of those in training."""
+    """Made-up observations, always the same, [N, *obs]: random numbers, also with the mean and spread of training."""
     plain = random_observations(checkpoint, _MADE_UP)
     normalizer = checkpoint.groups.get("normalizer", {})
     if not plain.is_floating_point() or not normalizer:
@@ -85,8 +84,8 @@ def likely_observations(checkpoint: Checkpoint) -> Tensor:
 
 
 def played_observations(checkpoints: Sequence[Checkpoint], spec: EnvironmentSpec, rule: str | None = None) -> Tensor:
-    """Real ones, always the same: what one policy, or several that act together, see in the first 32 steps of eight
-    episodes of an environment, [256, *obs]; rows of a world that broke are left out.
+    """Real observations, always the same: those of a policy or an ensemble in the first 32 steps of eight episodes of
+    an environment, [256, *obs], without rows of a broken world.
 
     Raises as `evaluate_checkpoints`.
     """

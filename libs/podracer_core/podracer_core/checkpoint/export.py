@@ -1,4 +1,4 @@
-"""A policy, or several that act together, for use without Podracer, observation normalization included.
+"""Export of a policy or an ensemble for use without Podracer, with observation normalization.
 
 torch_export   `torch.export.load(path).module()(observation)`
 torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of torch
@@ -38,10 +38,10 @@ _BATCHES = (1, 2, 7)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How an exported policy was compared with the one that it was made from.
+    """The comparison of an exported policy with its original.
 
-    largest_difference   between two of their actions, in parts of the action where that is above 1; 0 for choices
-    observations         on which they acted
+    largest_difference   between two of their actions, relative to the action if that is above 1; 0 for choices
+    observations         on which both acted
     """
 
     largest_difference: float
@@ -56,9 +56,9 @@ def export_policy(
 ) -> Compared:
     """Write the checkpoint's greedy policy to `path`, whole or not at all; an existing file is replaced.
 
-    It is compared on made-up observations, and on those `observed`, [N, *obs], where there are any. Raises InvalidInput
-    for an unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed where the
-    format needs what is not installed (EXPORT_FORMAT), or where the file does not act alike (EXPORT_DIFFERS).
+    It is compared on made-up observations, and on those `observed`, [N, *obs], if given. Raises InvalidInput for an
+    unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed if the format
+    needs a missing package (EXPORT_FORMAT), or the file does not act alike (EXPORT_DIFFERS).
     """
     return _export(lambda: load_policy(checkpoint), checkpoint, dict(checkpoint.metadata), path, format, observed)
 
@@ -70,10 +70,10 @@ def export_ensemble(
     rule: str | None = None,
     observed: Tensor | None = None,
 ) -> Compared:
-    """The same with policies that act together, best first, as one; `rule` by action space where None.
+    """Export policies, best first, as one ensemble; `rule` None: by action space.
 
-    The metadata in the file have theirs under `policies`, the rule under `ensemble`. Errors as `export_policy` and
-    `load_ensemble`.
+    The metadata in the file contain the policies' under `policies`, and the rule under `ensemble`. Raises as
+    `export_policy` and `load_ensemble`.
     """
     metadata = {
         "ensemble": rule_of(checkpoints, rule),
@@ -83,7 +83,7 @@ def export_ensemble(
 
 
 def compare(trained: nn.Module, exported: Callable[[Tensor], Tensor], observations: Tensor) -> Compared:
-    """Have both act on observations [N, *obs], alone and in batches. Raises PreconditionFailed (EXPORT_DIFFERS)."""
+    """Let both act on observations [N, *obs], one by one and in batches. Raises PreconditionFailed (EXPORT_DIFFERS)."""
     largest = 0.0
     for most in (*_BATCHES, len(observations)):
         batch = observations[:most]

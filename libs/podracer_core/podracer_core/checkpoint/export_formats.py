@@ -1,4 +1,4 @@
-"""How a policy is written to a file of each format, and read from it again."""
+"""Writing a policy to a file of each format, and reading it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTRA_FILE = "podracer.json"
 """Name of the extra file inside an export, or of ONNX's metadata: a JSON object of the checkpoint's metadata."""
 
 OBSERVATION, ACTION = "observation", "action"
-"""Names of what goes into an ONNX file and of what comes out."""
+"""Names of an ONNX file's input and output."""
 
 
 def _write_torch_export(policy: nn.Module, example: Tensor, path: Path, extra: str) -> None:
@@ -80,14 +80,14 @@ WRITERS: dict[Format, Callable[[nn.Module, Tensor, Path, str], None]] = {
     "torchscript": _write_torchscript,
     "onnx": _write_onnx,
 }
-"""policy, two observations [2, *obs], where to, and the text of `EXTRA_FILE`."""
+"""policy, two observations [2, *obs], the path, and the text of `EXTRA_FILE`."""
 
 READERS: dict[Format, Callable[[Path], Callable[[Tensor], Tensor]]] = {
     "torch_export": _read_torch_export,
     "torchscript": _read_torchscript,
     "onnx": _read_onnx,
 }
-"""observations [B, *obs] -> actions [B, *action], as the file acts."""
+"""observations [B, *obs] -> actions [B, *action] of the file."""
 
 
 def _any_batch() -> Any:

@@ -1,4 +1,4 @@
-"""One agent's tensors as objects. The manifest is written last and makes them count; loading verifies every byte."""
+"""One agent's tensors as objects. The manifest is written last and makes them valid; loading verifies every byte."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def _serialize(group: str, tensors: Mapping[str, Tensor]) -> bytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by group and name, on the CPU, and what was written beside them; `files` as a checkpoint beside this one
-    may name them."""
+    """Tensors by group and name, on the CPU, and the metadata; `files`: in the form in which a checkpoint beside this
+    one may name them."""
 
     groups: Mapping[str, Mapping[str, Tensor]]
     metadata: Mapping[str, Any]
@@ -109,7 +109,7 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Read a checkpoint, or only some of its groups.
 
-    manifest_sha256   what CommitCheckpoint was told; with it nothing but that very checkpoint is accepted
+    manifest_sha256   the one of CommitCheckpoint; with it only that checkpoint is accepted
     groups            names to read, such as ("actor", "normalizer"); a checkpoint need not have all of them
     skip              names not to read, with what is below them: "replay" for replay/7, too
 
@@ -133,12 +133,12 @@ def load_checkpoint(
 def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) -> Checkpoint:
     """The checkpoint in a local folder, or the one that a local `manifest.json` belongs to; read only.
 
-    Raises InvalidInput where there is none, and the errors of `load_checkpoint`.
+    Raises InvalidInput if there is none, and the errors of `load_checkpoint`.
     """
     folder = path.parent if path.name == FILE_NAME else path
     try:
         found = (folder / FILE_NAME).is_file()
-    except OSError as error:  # a name that is too long, a folder of somebody else's
+    except OSError as error:  # a name that is too long, a folder without permission
         raise InvalidInput(f"no checkpoint at {str(path)[:200]}: {error.strerror}", reason="NO_CHECKPOINT") from error
     if not found:
         raise InvalidInput(f"no checkpoint at {path}: expected a folder with a {FILE_NAME}", reason="NO_CHECKPOINT")

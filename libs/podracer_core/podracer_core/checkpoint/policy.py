@@ -1,6 +1,6 @@
-"""A checkpoint -> something that acts, from the checkpoint alone.
+"""A checkpoint -> a policy, from the checkpoint alone.
 
-The metadata of an agent's checkpoint must have, whatever else it has:
+The metadata of an agent's checkpoint must have:
 
     algorithm           name in the catalogue: "ppo"
     hyperparameters     object of all the agent's hyperparameters by name, of every scope
@@ -33,18 +33,17 @@ from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.networks import Actor, Policy
 
 POLICY_GROUPS = ("actor", "normalizer")
-"""What acting needs: `load_checkpoint(…, groups=POLICY_GROUPS)`."""
+"""The groups that acting needs: `load_checkpoint(…, groups=POLICY_GROUPS)`."""
 
 
 def load_actor(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Actor:
-    """The agent's actor, M = 1, ready for `evaluate` and `collect`. Raises InvalidInput if the metadata do not suffice,
-    or the tensors are not what they say."""
+    """The agent's actor, M = 1, ready for `evaluate` and `collect`. Raises InvalidInput if metadata are missing, or the
+    tensors do not match them."""
     return load_actors([checkpoint], device)
 
 
 def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = "cpu") -> Actor:
-    """The actors of agents that have algorithm, network and spaces in common, stacked: M of them. Errors as
-    `load_actor`."""
+    """The stacked actors of M agents with the same algorithm, network and spaces. Raises as `load_actor`."""
     first = checkpoints[0]
     algorithm = _entry(first, "algorithm", str)
     members = tuple(MemberConfig(f"agent{number}", 0) for number in range(len(checkpoints)))
@@ -57,7 +56,7 @@ def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = 
 
 
 def network_of(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]]:
-    """Algorithm and shape: what actors have to have in common to be stacked. Raises InvalidInput as `load_actor`."""
+    """Algorithm and shape, which must be the same for stacked actors. Raises InvalidInput as `load_actor`."""
     info = find_algorithm(_entry(checkpoint, "algorithm", str))
     given = _entry(checkpoint, "hyperparameters", dict)
     cohort = CohortConfig(info.name, (MemberConfig("agent", 0),), given)
@@ -66,7 +65,7 @@ def network_of(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]]:
 
 
 def array_spaces(checkpoint: Checkpoint) -> tuple[gymnasium.spaces.Box, gymnasium.Space[Any]]:
-    """Of observations and actions, as a batch of environments shows them. Raises InvalidInput as `load_actor`."""
+    """The spaces of observations and actions in a batch of environments. Raises InvalidInput as `load_actor`."""
     observation_space, action_space = (
         to_gymnasium(_space(checkpoint, f"{part}_space")) for part in ("observation", "action")
     )
@@ -79,7 +78,7 @@ def load_policy(checkpoint: Checkpoint) -> Policy:
 
 
 def random_observations(checkpoint: Checkpoint, count: int) -> torch.Tensor:
-    """Made-up ones as the policy takes them, always the same: [count, *obs], uint8 for images, else float32."""
+    """Made-up observations for the policy, always the same: [count, *obs], uint8 for images, else float32."""
     space, _ = array_spaces(checkpoint)
     generator, shape = torch.Generator().manual_seed(0), (count, *space.shape)
     if space.dtype == np.uint8:
@@ -106,7 +105,7 @@ _HEADER = "podracer"
 
 
 def pack_policy(checkpoint: Checkpoint) -> bytes:
-    """What acting needs of a checkpoint as one file: for who has no store, and knows files by their hash.
+    """The parts of a checkpoint that acting needs, as one file, for services without an object store.
 
     A safetensors file with tensors `<group>/<name>`, and in its header the checkpoint's metadata and libraries as JSON.
     The same checkpoint always gives the same bytes.
@@ -121,8 +120,7 @@ def pack_policy(checkpoint: Checkpoint) -> bytes:
 
 
 def open_packed_policy(path: Path) -> Checkpoint:
-    """The inverse of `pack_policy`; whoever keeps the file vouches for its bytes. Raises DataCorrupted for any other
-    file."""
+    """The inverse of `pack_policy`. The file's bytes are not verified. Raises DataCorrupted for any other file."""
     groups: dict[str, dict[str, Tensor]] = {}
     try:
         with safetensors.safe_open(path, "pt") as file:

@@ -1,10 +1,10 @@
-"""Settings and files -> frozen dataclasses, checked once at the edge; no torch.
+"""Settings and files -> frozen dataclasses, checked once when they are read; no torch.
 
-Here are service settings from PODRACER_<NAME> variables: `load_settings`.
-document     YAML text -> a tree that remembers its lines: `load_yaml`, `parse_yaml`
+This module reads service settings from PODRACER_<NAME> variables: `load_settings`.
+document     YAML text -> a tree with line numbers: `load_yaml`, `parse_yaml`
 build        such a tree -> dataclasses: `build`
-scalars      how one value is read, from text and from YAML: durations and byte sizes (`Seconds`, `ByteSize`), values
-             that never show themselves (`Secret`)
+scalars      reads one value from text or YAML: durations and byte sizes (`Seconds`, `ByteSize`), values that are
+             never displayed (`Secret`)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def load_settings(settings: type[T], environment: Mapping[str, str] | None = Non
     commas), or one of them `| None`. A variable that is unset or empty leaves the default. A Secret may also come from
     the file that `<NAME>_FILE` names.
 
-    Raises InvalidInput that tells every variable with a wrong value, or with none where one is needed.
+    Raises InvalidInput with every variable that has a wrong value, or has none and needs one.
     """
     environment = os.environ if environment is None else environment
     kinds = get_type_hints(settings, include_extras=True)

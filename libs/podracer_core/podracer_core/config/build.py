@@ -15,7 +15,7 @@ from podracer_core.errors import InvalidInput
 T = TypeVar("T")
 
 INVALID: Any = object()
-"""What a builder returns for a value that it has reported."""
+"""The result of a builder for a value that it has reported as wrong."""
 
 BuildFunction = Callable[["Builder", Node, str], Any]
 
@@ -36,7 +36,7 @@ def build(cls: type[T], document: Document, builders: Mapping[Any, BuildFunction
 
 
 class Builder:
-    """Builds values and gathers `problems`; what could not be built is INVALID."""
+    """Builds values and collects `problems`; a value that could not be built is INVALID."""
 
     def __init__(self, source: str, builders: Mapping[Any, BuildFunction]) -> None:
         self.source = source
@@ -66,13 +66,13 @@ class Builder:
             return self.wrong(node, path, expected(kind))
 
     def report(self, node: Node, path: str, message: str, *, at_key: bool = False) -> Any:
-        """Note a problem at a node; returns INVALID."""
+        """Report a problem at a node; returns INVALID."""
         line = node.key_line if at_key else node.line
         self.problems.append(LocatedViolation(path, message, self.source, line))
         return INVALID
 
     def wrong(self, node: Node, path: str, wanted: str) -> Any:
-        """Note that something else was expected; returns INVALID."""
+        """Report a value of the wrong form; returns INVALID."""
         return self.report(node, path, f"expected {wanted}, got {_got(node)}")
 
     def dataclass(self, kind: Any, node: Node, path: str) -> Any:
@@ -101,13 +101,14 @@ class Builder:
             return INVALID if error.violations else self.report(node, path, error.message)
 
     def unknown_key(self, node: Node, path: str, key: str, known: Mapping[str, Any]) -> Any:
-        """Note a key that has no meaning here; returns INVALID."""
+        """Report an unknown key; returns INVALID."""
         nearest = difflib.get_close_matches(key, known, n=2)
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
         return self.report(node, _join(path, key), f"unknown key; {hint}", at_key=True)
 
     def _union(self, kind: Any, node: Node, path: str) -> Any:
-        """The first alternative that fits. If none does but only one has the node's shape, its problems are told."""
+        """The first alternative that fits. If none fits and only one has the node's shape, its problems are
+        reported."""
         told: list[list[LocatedViolation]] = []
         for option in alternatives(kind):
             trial = Builder(self.source, self.builders)
@@ -141,7 +142,7 @@ class Builder:
 
 
 def _has_shape(kind: Any, node: Node) -> bool:
-    """Whether a value of `kind` is written as this sort of node: a mapping, a list or a scalar."""
+    """Whether a value of `kind` is written as this type of node: a mapping, a list or a scalar."""
     origin = get_origin(kind)
     is_mapping = is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping))
     if isinstance(node.value, Mapping):

@@ -1,7 +1,7 @@
-"""YAML text -> a tree of nodes that know their lines. Safe on any input: bounded in size, depth and number of nodes.
+"""YAML text -> a tree of nodes with line numbers. Safe on any input: bounded in size, depth and number of nodes.
 
 Plain scalars are read as YAML 1.2 says, with underscores in numbers: `1e-4` is a number, `yes` and `on` are words.
-Tags are refused, so nothing but text, numbers, booleans and nulls can come out.
+Tags are refused, so the only values are text, numbers, booleans and nulls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORDS: Mapping[str, Scalar] = {
 
 @dataclass(frozen=True)
 class LocatedViolation(FieldViolation):
-    """A violation that knows where it stands in a file: `job.yaml:12: search.space.gamma: expected …, got …`."""
+    """A violation with its place in a file: `job.yaml:12: search.space.gamma: expected …, got …`."""
 
     source: str = ""
     line: int = 0
@@ -56,7 +56,7 @@ class Node:
     """A scalar, a sequence or a mapping of nodes.
 
     line       where the value starts, from 1
-    key_line   where the key that names it stands (the value's line for an item of a sequence)
+    key_line   the line of its key (the value's line for an item of a sequence)
     count      number of nodes in it, itself included, aliases counted each time
     """
 
@@ -67,7 +67,7 @@ class Node:
 
     @classmethod
     def from_plain(cls, value: Any) -> Node:
-        """JSON values (and paths) as a tree; its line numbers mean nothing."""
+        """JSON values (and paths) as a tree without meaningful line numbers."""
         if isinstance(value, Mapping):
             return cls({str(key): cls.from_plain(inner) for key, inner in value.items()}, 0, 0)
         if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ class Node:
         return self.value
 
     def find(self, path: str) -> Node:
-        """The node at `search.space.gamma` or `algorithms[1]`, or the deepest one on the way that there is."""
+        """The node at `search.space.gamma` or `algorithms[1]`, or the deepest existing node on the way."""
         if isinstance(self.value, Mapping):
             for key in sorted(self.value, key=len, reverse=True):  # keys may have dots in them
                 rest = path.removeprefix(key)
@@ -98,20 +98,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file; `source` is what messages call it."""
+    """A parsed file; `source` is its name in messages."""
 
     source: str
     root: Node
 
     def locate(self, violation: FieldViolation) -> LocatedViolation:
-        """The same violation with the line of its field, or of the nearest thing around it."""
+        """The same violation with the line of its field, or of the nearest enclosing node."""
         if isinstance(violation, LocatedViolation):
             return violation
         node = self.root.find(violation.field)
         return LocatedViolation(violation.field, violation.message, self.source, node.key_line)
 
     def refuse(self, violations: Sequence[FieldViolation]) -> InvalidInput:
-        """The error that tells all violations with their lines, in the file's order."""
+        """The error with all violations and their lines, in the file's order."""
         located = sorted((self.locate(violation) for violation in violations), key=lambda violation: violation.line)
         message = str(located[0])
         if len(located) > 1:
@@ -144,7 +144,7 @@ def load_yaml(path: Path) -> Document:
 
 
 def parse_yaml(text: str, source: str) -> Document:
-    """Parse the text of one YAML document; `source` is what messages call it. Raises InvalidInput."""
+    """Parse the text of one YAML document; `source` is its name in messages. Raises InvalidInput."""
     try:
         return Document(source, _Parser(text, source).document())
     except yaml.YAMLError as error:

@@ -1,4 +1,4 @@
-"""How one value is read, from the text of an environment variable or from a YAML scalar."""
+"""Reads one value, from the text of an environment variable or from a YAML scalar."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Secret:
-    """Holds a string that neither `str`, `repr` nor an error message shows; `reveal` gives it."""
+    """Holds a string that neither `str`, `repr` nor an error message shows; `reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -87,7 +87,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The string itself: for the one place that needs it."""
+        """The string itself, only for the code that needs it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -124,12 +124,12 @@ def unit_of(kind: Any) -> Unit | None:
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """int | None -> (int, NoneType); a type that is no union stands alone."""
+    """int | None -> (int, NoneType); a type that is not a union is the only one."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
 def expected(kind: Any) -> str:
-    """What would be right, for a message: `auto or a whole number`."""
+    """The expected form, for a message: `auto or a whole number`."""
     if unit := unit_of(kind):
         return DURATION_EXPECTED if unit is Unit.SECONDS else SIZE_EXPECTED
     origin, arguments = get_origin(kind), get_args(kind)
@@ -154,7 +154,7 @@ def expected(kind: Any) -> str:
 
 
 def from_text(kind: Any, text: str) -> Any:
-    """The value that `text`, not empty, stands for. Raises WrongValueError."""
+    """The value of a non-empty `text`. Raises WrongValueError."""
     for option in alternatives(kind):
         try:
             return _from_text(option, text)
@@ -191,7 +191,7 @@ def _from_text(kind: Any, text: str) -> Any:
 
 
 def from_yaml(kind: Any, value: Any) -> Any:
-    """The value of a YAML scalar, strictly: no text for numbers, but a whole number may be written as 2e6. Raises
+    """The value of a YAML scalar, strictly: text is not a number, but a whole number may be written as 2e6. Raises
     WrongValueError."""
     match kind:
         case _ if unit_of(kind) and isinstance(value, str | int | float):

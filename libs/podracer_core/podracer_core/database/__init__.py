@@ -1,10 +1,10 @@
 """The durable state of a control service: SQLAlchemy over SQLite or PostgreSQL, Alembic migrations; no torch.
 
-Here is the database: operations that read, and operations that write of which there is one at a time, at the newest
-revision of its schema.
-location  the URL, checked, and what is said when it cannot be used
+This module holds `Database`. It runs read operations, and write operations one at a time, on the newest revision of
+the schema.
+location  checks the URL, and reports why a database cannot be used
 tenure    one active process for a database: a lock on a file, or a row with a term
-standby   waiting for the end of another process's tenure
+standby   waits for the end of another process's tenure
 
 Needs the extra `podracer-core[database]`.
 """
@@ -40,18 +40,19 @@ Result = TypeVar("Result")
 
 READERS = 4
 TURN_S = 0.0005
-"""How soon a thread gets the interpreter from another one that works. A transaction asks for it at every statement:
-with Python's own 5 ms, beside an event loop that has much to do, it would take a quarter of a second."""
+"""The switch interval of the interpreter. A transaction needs the interpreter at every statement: with Python's default
+of 5 ms, beside a busy event loop, it would take a quarter of a second."""
 END_S = 10.0
 TERM_S = 15.0
-"""How long a process is the active one of a PostgreSQL database without a sign of life."""
+"""How long a process stays the active one of a PostgreSQL database without a sign of life."""
 
 
 class Database:
-    """What `open_database` gives; `close` it, or use it as an asynchronous context.
+    """An open database, as `open_database` returns it. `close` it, or use it as an asynchronous context manager.
 
-    An operation is plain code over a session. It runs in a thread of the database's own, so that the event loop waits
-    for no disk and no server: what else it uses has to bear that. Whatever it returns has been loaded; it stays usable.
+    An operation is a function of a session. It runs in a thread of the database, so that the event loop does not wait
+    for a disk or a server; everything else that it uses must be safe in that thread. The rows that it returns are
+    loaded, and stay usable afterwards.
     """
 
     def __init__(self, url: URL, engine: Engine, lock: FileLock | None, tenure: Tenure | None) -> None:
@@ -69,29 +70,30 @@ class Database:
             threading.Thread(target=self._show_life, args=(tenure,), name="database-life", daemon=True).start()
 
     async def read(self, operation: Callable[[Session], Result]) -> Result:
-        """Run an operation over one snapshot, beside the writing one; nothing that it changes is kept."""
+        """Run an operation on one snapshot, in parallel with a write operation; its changes are not kept."""
         with DATABASE.timed(operation="read"):
             return await self._in_thread(self._readers, self._read, operation)
 
     async def write(self, operation: Callable[[Session], Result]) -> Result:
-        """Run an operation; returns once its changes are durable, and an exception inside takes all back.
+        """Run an operation and return once its changes are durable. An exception inside it rolls all changes back.
 
-        Writers wait for one another, so what one reads cannot change before it commits. It is carried to its end even
-        if the caller is cancelled meanwhile: its change is still written. Raises Unavailable when the disk is full
-        or fails, the server is away, or another process has taken over (NOT_ACTIVE): nothing was written.
+        Write operations run one after the other, so the rows that one reads cannot change before it commits. An
+        operation runs to its end, and its changes are written, even if the caller is cancelled. Raises Unavailable,
+        with nothing written, when the disk is full or fails, the server cannot be reached, or another process has
+        taken over (NOT_ACTIVE).
         """
         with DATABASE.timed(operation="write"):
             return await asyncio.shield(self._in_thread(self._writer, self._write, operation))
 
     async def check(self) -> None:
-        """Raise unless the database answers, and this process is the active one: to be asked before it changes what
-        the database does not guard."""
+        """Raise unless the database answers and this process is the active one. Call it before a change outside the
+        database."""
         look = self._tenure.look if self._tenure is not None else lambda session: session.execute(text("SELECT 1"))
         await self.read(look)
 
     async def close(self) -> None:
-        """Wait for the operations that run, for a while; close all connections and let another process have the
-        database: at once, or where one does not end when this process does."""
+        """Wait up to END_S for the running operations, close all connections and release the database. If an operation
+        has not ended by then, the database is released when this process ends."""
         ending = threading.Thread(target=self._end, name="database-end", daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, END_S)
@@ -123,7 +125,7 @@ class Database:
                 return operation(session)
 
     def _show_life(self, tenure: Tenure) -> None:
-        """Extend the term also where there is nothing to write."""
+        """Extend the term while there are no write operations."""
         while not self._closing.wait(tenure.term_s / 10):
             if tenure.is_due:
                 with suppress(PodracerError, RuntimeError):  # it is tried again, or closed
@@ -149,19 +151,19 @@ class Database:
 
 
 def _keep(session: Session, row: object) -> None:
-    """A session forgets rows that its user does not hold; here each is read once in a transaction."""
+    """Hold a reference to every loaded row: a session drops rows without one, and would read them again."""
     session.info.setdefault("podracer_rows", []).append(row)
 
 
 def open_database(url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S) -> Database:
     """Become the active process of the database, bring its schema up to date and return it. Sets the process's TURN_S.
 
-    `url` is `sqlite:////absolute/path` (the folder is made) or `postgresql://…`; `migrations_package` the dotted name
-    of the service's migrations (see `upgrade`). `holder` names this process in PostgreSQL, where it is active until it
-    has given no sign of life for `term_s`; it takes over at once from one of the same name.
-    Raises InvalidInput, with a message for people, for a URL of another form, a folder that cannot be written, a file
-    in use, a database that is too new; DataCorrupted for a file that is no database; Unavailable where the server
-    cannot be reached, or another process is the active one (NOT_ACTIVE).
+    `url` is `sqlite:////absolute/path` (the folder is created) or `postgresql://…`; `migrations_package` is the dotted
+    name of the service's migrations (see `upgrade`). `holder` is the name of this process in PostgreSQL. There it stays
+    active until it has given no sign of life for `term_s`, and takes over at once from a process of the same name.
+    Raises InvalidInput for a URL of another form, a folder that cannot be written, a file in use or a database that is
+    too new; DataCorrupted for a file that is not a database; Unavailable if the server cannot be reached, or another
+    process is the active one (NOT_ACTIVE).
     """
     sys.setswitchinterval(TURN_S)
     parsed = parse_url(url)
@@ -173,7 +175,7 @@ def open_database(url: str, migrations_package: str, *, holder: str = "", term_s
     else:
         tenure = Tenure(migrations_package, term_s)
     try:
-        # One transaction: none but the active process changes the schema, and none takes over meanwhile.
+        # One transaction: only the active process changes the schema, and no other takes over during the change.
         with translated_errors(parsed), engine.begin() as connection:
             if tenure is not None:
                 tenure.take(connection, holder or secrets.token_hex(8))
@@ -194,10 +196,10 @@ VERSION_TABLE = "alembic_version"
 
 
 def upgrade(connection: Connection, migrations_package: str) -> None:
-    """Run what is missing, all in the transaction of `connection`: killed half-way, it has not happened.
+    """Run the missing migrations, all in the transaction of `connection`: if the process is killed, none has happened.
 
-    `migrations_package` holds one file a revision, `<revision>_<what it does>.py` with revisions that sort
-    (`r0001`, `r0002`). A database that is at the last one already costs one query, and Alembic is not imported.
+    `migrations_package` holds one file per revision, `<revision>_<what it does>.py`, with revisions in sorting order
+    (`r0001`, `r0002`). For a database at the last revision this is one query, and Alembic is not imported.
     Raises InvalidInput for a database that a newer version of the service has written.
     """
     with importlib.resources.as_file(importlib.resources.files(migrations_package)) as folder:
@@ -207,12 +209,12 @@ def upgrade(connection: Connection, migrations_package: str) -> None:
 
 
 def newest_revision(folder: Path) -> str:
-    """The last revision of a folder of migrations, by its file's name."""
+    """The last revision in a folder of migrations, by file name."""
     return max(path.stem.split("_", 1)[0] for path in folder.glob("[!_]*.py"))
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The revision that a database is at; None for an empty one."""
+    """The revision of a database; None for an empty one."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
@@ -231,7 +233,7 @@ def _run(connection: Connection, folder: Path, current: str | None) -> None:
         revisions = list(scripts.iterate_revisions("head", current or "base"))
     except RevisionError as error:
         raise InvalidInput(
-            f"the database is at revision {current}, which this version does not know: use the version that wrote it",
+            f"this version does not support the database revision {current}: use the version that wrote it",
             reason="DATABASE_TOO_NEW",
             revision=current,
         ) from error

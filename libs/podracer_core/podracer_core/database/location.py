@@ -1,4 +1,4 @@
-"""Where a database is: its URL, checked, and an engine for it with the settings that make a commit durable."""
+"""The URL of a database, checked, and an engine for it with the settings that make a commit durable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_i
 
 
 def parse_url(text: str) -> URL:
-    """The URL with the driver that this package uses. Raises InvalidInput when it is none of the accepted forms."""
+    """The URL with the driver that this package uses. Raises InvalidInput for a URL of any other form."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -48,9 +48,9 @@ def parse_url(text: str) -> URL:
 
 
 def prepare_file(path: Path) -> None:
-    """Make the folder and an empty file (mode 0600: it may hold secrets) unless they are there.
+    """Create the folder and an empty file (mode 0600: it may hold secrets) if they do not exist.
 
-    Raises InvalidInput, naming the path, where it cannot be written.
+    Raises InvalidInput with the path if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,16 +60,16 @@ def prepare_file(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> InvalidInput:
-    """What to say of a database file or folder that refuses to be written."""
+    """The error for a database file or folder that cannot be written."""
     reason = "not a folder" if isinstance(error, FileExistsError) else error.strerror
     problem = f"the database {path} cannot be written: {error.filename}: {reason}"
     return InvalidInput(problem, field="database", reason="DATABASE_UNWRITABLE", path=path)
 
 
 def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
-    """An engine whose commits are durable, and in which every transaction sees one snapshot.
+    """An engine with durable commits, in which every transaction sees one snapshot.
 
-    PostgreSQL ends a transaction whose process is silent for `idle_s`: what a lost node has locked is free again.
+    PostgreSQL ends a transaction whose process is silent for `idle_s`, which releases the locks of a lost node.
     """
     if url.get_backend_name() != "sqlite":
         # Connections that died with the server are noticed; none waits for ever for a server that is out of reach.
@@ -97,7 +97,7 @@ def make_engine(url: URL, idle_s: float = 15.0) -> Engine:
 
 @contextmanager
 def translated_errors(url: URL) -> Iterator[None]:
-    """Failures of the disk or of the database server as Unavailable, of the file's content as DataCorrupted."""
+    """Raise a failure of the disk or the server as Unavailable, and a damaged file as DataCorrupted."""
     name = url.render_as_string(hide_password=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A process beside the active one: alive, ready, and waiting to take over."""
+"""A standby: a process beside the active one, alive, ready, and waiting to take over."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ EVERY_S = 0.5
 async def wait_for_database(
     url: str, migrations_package: str, *, holder: str = "", term_s: float = TERM_S, health: str = ""
 ) -> Database:
-    """`open_database`, once no other process is the active one. Meanwhile `health` answers, the address of the port
-    for health alone. Raises what `open_database` raises at first."""
+    """Wait until no other process is the active one, then `open_database`. While it waits, the health port answers at
+    the address `health`. Raises the errors of the first `open_database`, except NOT_ACTIVE."""
     standing_by: AioHealth | None = None
     try:
         while True:

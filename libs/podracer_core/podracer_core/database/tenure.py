@@ -1,9 +1,10 @@
-"""Which process may write to a database: the active one.
+"""Only one process may write to a database: the active one.
 
-A SQLite file is locked for as long as its process lives. PostgreSQL cannot tell a dead process from one behind a cut
-wire, so a row names the active process and the moment, by the server's clock, at which its term ends without another
-sign of life. Then another process may take over, with the next number. Every transaction that writes holds the row with
-its own number until it commits: a process that was paused, and wakes up after another has taken over, writes nothing.
+A SQLite file is locked for as long as its process lives. PostgreSQL cannot tell a dead process from one behind a broken
+connection. A row therefore names the active process and the time, by the server's clock, at which its term ends unless
+it gives another sign of life. After that another process may take over, with the next number. Every write transaction
+locks the row with its own number until it commits: a process that was paused, and resumes after another has taken
+over, writes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TAKE = f"""INSERT INTO {TABLE} AS active VALUES (:purpose, 1, :holder, {_UNTIL}
     ON CONFLICT (purpose) DO UPDATE SET number = active.number + 1, holder = :holder, expiry = {_UNTIL}
     WHERE active.expiry < clock_timestamp() OR active.holder = :holder RETURNING number"""  # noqa: S608 - constants
 _SAME_MOMENT = ("23505", "40001")
-"""SQLSTATE where another process makes the table, or takes over, in this moment."""
+"""SQLSTATE when another process creates the table, or takes over, at the same moment."""
 _OURS = "WHERE purpose = :purpose AND number = :number"
 _EXTEND = f"UPDATE {TABLE} SET expiry = {_UNTIL} {_OURS} RETURNING number"  # noqa: S608
 _END = f"UPDATE {TABLE} SET expiry = '-infinity' {_OURS}"  # noqa: S608
@@ -55,9 +56,9 @@ class Tenure:
     _due: float = field(default=0.0, init=False)
 
     def take(self, connection: Connection, holder: str) -> None:
-        """Begin it, with the end of this transaction; the process before writes no more.
+        """Begin the tenure when this transaction commits; from then on the previous process cannot write.
 
-        Raises Unavailable (NOT_ACTIVE) while that shows signs of life, unless it had the name `holder`, too.
+        Raises Unavailable (NOT_ACTIVE) while the term of the previous process lasts, unless its name is `holder`, too.
         """
         values = {"purpose": self.purpose, "holder": holder, "term_s": self.term_s}
         try:
@@ -68,49 +69,49 @@ class Tenure:
                 raise
             number = None
         if number is None:
-            raise Unavailable("another process is the active one of the database", reason=NOT_ACTIVE)
+            raise Unavailable("another process is active for this database", reason=NOT_ACTIVE)
         self.number = number
 
     def extend(self, session: Session | Connection) -> None:
-        """A sign of life. Raises as `hold`."""
+        """Give a sign of life, which begins a new term. Raises as `hold`."""
         sent_at = time.monotonic()
         self._execute(session, _EXTEND)
         self._due = sent_at + self.term_s / 4
 
     @property
     def is_due(self) -> bool:
-        """Whether the next sign of life should not wait any longer."""
+        """Whether it is time for the next sign of life."""
         return time.monotonic() >= self._due
 
     def hold(self, session: Session) -> None:
-        """At the beginning of a transaction that writes: it cannot be taken over from before it commits.
+        """Begin a write transaction: no other process can take over before it commits.
 
-        Raises Unavailable (NOT_ACTIVE) where that has happened, and has the process end.
+        If another process has taken over already, raises Unavailable (NOT_ACTIVE) and ends this process.
         """
         self._execute(session, _HOLD)
 
     def look(self, session: Session) -> None:
-        """Raises as `hold`, and holds nothing."""
+        """Raise as `hold`, without the lock."""
         self._execute(session, _LOOK)
 
     def release(self, engine: Engine) -> None:
-        """Let another process begin at once."""
+        """End the term, so that another process can take over at once."""
         with suppress(DBAPIError), engine.begin() as connection:  # the server is away: the term ends by itself
             connection.execute(text(_END), {"purpose": self.purpose, "number": self.number})
 
     def _execute(self, session: Session | Connection, statement: str) -> None:
         values = {"purpose": self.purpose, "number": self.number, "term_s": self.term_s}
         if session.execute(text(statement), values).scalar() is None:
-            logger.critical("another process has taken over the database; this one ends")
+            logger.critical("another process has taken over the database; exiting")
             os.kill(os.getpid(), signal.SIGTERM)
             raise Unavailable("another process has taken over the database", reason=NOT_ACTIVE)
 
 
 class FileLock:
-    """A lock on `<file>.lock`, held from construction to `release`, or until the process ends, however it ends."""
+    """A lock on `<file>.lock`, held from construction until `release` or the end of the process, even by a kill."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidInput (DATABASE_IN_USE) when another process has it."""
+        """Raises InvalidInput (DATABASE_IN_USE) while another process holds the lock."""
         lock = path.with_name(f"{path.name}.lock")
         try:
             self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -126,7 +127,7 @@ class FileLock:
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
-        """Let another process have the file; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1

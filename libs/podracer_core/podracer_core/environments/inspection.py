@@ -1,4 +1,4 @@
-"""The spaces of an environment, and whether it works at all, before any agent exists."""
+"""Inspects an environment before any agent exists: its spaces, and whether it works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Inspection(NamedTuple):
-    """What an environment says of itself, before anything is flattened for a batch; see VecEnvironment's attributes."""
+    """The properties of an environment, before spaces are flattened for a batch; see VecEnvironment's attributes."""
 
     observation_space: Space
     action_space: Space
@@ -30,10 +30,10 @@ class Inspection(NamedTuple):
 
 
 def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspection:
-    """Start one environment in a process of its own, reset it, take a few random steps and look at all it returns.
+    """Start one environment in its own process, reset it, take a few random steps and check everything it returns.
 
-    Raises InvalidInput if something does not lie in its space or no algorithm could act in it, and UserCodeFailed with
-    the user's traceback if the code raises, dies, or needs longer than `timeout_s` for all of it.
+    Raises InvalidInput if a value is outside its space or no algorithm could act in it, and UserCodeFailed with
+    the user's traceback if the code raises, its process dies, or everything together takes longer than `timeout_s`.
     """
     if batched_class(spec) is not None:
         environment = make_vec_environment(spec, 1)

@@ -1,4 +1,4 @@
-"""From an EnvironmentSpec to a running batch of environments."""
+"""EnvironmentSpec -> a running batch of environments."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def make_vec_environment(
     processes: int | None = None,
     step_timeout_s: float = 60.0,
 ) -> VecEnvironment:
-    """N environments as `spec` says: in this process if they are batched themselves, else in processes of their own.
+    """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation` says that episodes are to judge, not to learn from, for classes with `deterministic_evaluation`.
-    `processes` and `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, impossible kwargs,
-    or a device that it does not run on, UserCodeFailed if the user's environment does not start.
+    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `processes` and
+    `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported
+    device, UserCodeFailed if the user's environment does not start.
     """
     batched = batched_class(spec)
     if batched is None:
@@ -47,7 +47,7 @@ def make_vec_environment(
     arguments = limit | spec.arguments
     if batched.deterministic_evaluation:
         if "evaluation" in arguments:
-            message = f"{spec.name} is told by Podracer whether it is for training or for evaluation"
+            message = f"Podracer sets this argument of {spec.name}; leave it out"
             raise InvalidInput(message, field="environment.kwargs.evaluation")
         arguments["evaluation"] = evaluation
     try:
@@ -67,7 +67,7 @@ def make_vec_environment(
 
 
 def runs_on(spec: EnvironmentSpec, device: torch.device | str) -> bool:
-    """Whether a batched environment can be on `device`; an installed package's class is trusted to run anywhere."""
+    """Whether a batched environment supports `device`; an installed package's class is trusted to run anywhere."""
     return not _is_built_in(spec) or torch.device(device).type in find_environment(spec.id).devices
 
 
@@ -76,9 +76,9 @@ def _is_built_in(spec: EnvironmentSpec) -> bool:
 
 
 def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
-    """The VecEnvironment that implements `spec`, or None where a `gymnasium.Env` does.
+    """The VecEnvironment that implements `spec`, or None if a `gymnasium.Env` does.
 
-    Only what is built in or installed (entry point group `podracer.environments`) is loaded into this process.
+    Only built-in and installed classes (entry point group `podracer.environments`) are loaded into this process.
     """
     factory = find_environment(spec.id).factory if spec.id else ""
     if not factory:
@@ -88,7 +88,7 @@ def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:
 
 
 def device_for(wanted: str, spec: EnvironmentSpec) -> str:
-    """Where who may choose steps an environment: `wanted`, or for "auto" a GPU where there is one and it runs there."""
+    """The device to step an environment on: `wanted`; for "auto" CUDA if it is available and supported, else CPU."""
     if wanted != "auto":
         return wanted
     fits = torch.cuda.is_available() and batched_class(spec) is not None and runs_on(spec, "cuda")
@@ -97,7 +97,7 @@ def device_for(wanted: str, spec: EnvironmentSpec) -> str:
 
 def require_device(device: str) -> str:
     """`device` itself. Raises InvalidInput unless it is the CPU or a CUDA device, and PreconditionFailed (NO_DEVICE)
-    where that is not here."""
+    if this machine does not have it."""
     try:
         found = torch.device(device)
     except RuntimeError:
@@ -112,9 +112,9 @@ def require_device(device: str) -> str:
 
 
 def evaluates_alike(spec: EnvironmentSpec) -> bool:
-    """Whether the class says so (`deterministic_evaluation`) that implements `spec`.
+    """Whether the class that implements `spec` has `deterministic_evaluation`.
 
-    False for what a process of its own has to import first: there only the environment itself can tell.
+    False for environments that run in their own process: only the running environment knows.
     """
     batched = batched_class(spec)
     return batched is not None and batched.deterministic_evaluation
@@ -127,11 +127,10 @@ def gymnasium_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
 
 
 def typed_arguments(environment: type[VecEnvironment], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """`arguments`, JSON values, as the constructor's annotations want them: a list becomes a tuple, for one.
+    """`arguments` (JSON values) converted to the types in the constructor's annotations; a list becomes a tuple.
 
-    Without it a wrong type would be found by chance: a word is true (`no` is one in YAML 1.2), and most other mistakes
-    come up somewhere in torch. Those that it does not name are left as they are. Raises InvalidInput with every value
-    of the wrong type.
+    Without it a wrong type is found late: a word is true (`no` is one in YAML 1.2), and others come up in torch.
+    Arguments without an annotation stay as they are. Raises InvalidInput with every value of the wrong type.
     """
     named = inspect.signature(environment).parameters
     kinds = get_type_hints(getattr(environment, "arguments_type", environment.__init__), include_extras=True)

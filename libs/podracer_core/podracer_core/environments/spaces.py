@@ -1,9 +1,9 @@
 """Gymnasium's spaces as catalogue values and back, how a batch shows them as plain arrays, and masks of actions.
 
-Which actions a user's environment allows at present comes in two conventions: `info["action_mask"]` of reset and step,
-as in Gymnasium's own Taxi; or a method `action_masks()` of the environment or of a wrapper around it, as sb3-contrib
-has it, which then counts alone. A mask is one row of flags, 1 where an action is allowed: n of them in Discrete(n); in
-MultiDiscrete one part after the other, or a sequence of one row a part. Neither torch nor user code is imported.
+A user's environment can tell its allowed actions in two ways: `info["action_mask"]` of reset and step, as in
+Gymnasium's own Taxi; or a method `action_masks()` of the environment or of a wrapper around it, as in sb3-contrib,
+which then takes precedence. A mask is one row of flags, 1 where an action is allowed: n of them in Discrete(n); in
+MultiDiscrete one part after the other, or a sequence of one row per part. Neither torch nor user code is imported.
 """
 
 from __future__ import annotations
@@ -78,17 +78,18 @@ def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
 
 
 def spaces_of(info: EnvironmentInfo) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Where a built-in environment observes and acts. Raises InvalidInput where that is known only once it runs."""
+    """The observation and action spaces of a built-in environment. Raises InvalidInput if they are known only once it
+    runs."""
     if info.observation_space is None or info.action_space is None:
         raise InvalidInput(f"the spaces of {info.id} follow from its arguments")
     return to_gymnasium(info.observation_space), to_gymnasium(info.action_space)
 
 
 def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
-    """What a batch shows of observations from `space`.
+    """The space of a batch's observations from `space`.
 
-    A Box keeps its shape: uint8 stays, every other type becomes float32. All else is flattened into a float32 vector
-    by `gymnasium.spaces.utils.flatten` (a Discrete part as one-hot).
+    A Box keeps its shape: uint8 stays, every other type becomes float32. Everything else is flattened into a float32
+    vector by `gymnasium.spaces.utils.flatten` (a Discrete part as one-hot).
     """
     if isinstance(space, gym.Box):
         if space.dtype == np.uint8:
@@ -104,7 +105,7 @@ def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
 
 
 def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """`space` itself where a batch can act in it: Box, Discrete, and vectors of MultiDiscrete or MultiBinary."""
+    """`space` itself if a batch can act in it: Box, Discrete, and vectors of MultiDiscrete or MultiBinary."""
     if isinstance(space, gym.Box | gym.Discrete):
         return space
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
@@ -126,7 +127,7 @@ def action_mask_size(space: gymnasium.Space[Any]) -> int:
 
 
 def mask_method(environment: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
-    """The environment's or a wrapper's `action_masks`; None where there is none, or masks are not supported."""
+    """The `action_masks` of the environment or a wrapper; None if there is none, or masks are not supported."""
     if not action_mask_size(environment.action_space) or not environment.has_wrapper_attr("action_masks"):
         return None
     method = environment.get_wrapper_attr("action_masks")
@@ -134,7 +135,7 @@ def mask_method(environment: gymnasium.Env[Any, Any]) -> Callable[[], Any] | Non
 
 
 def info_mask(info: Any) -> Any:
-    """What `info` says about actions, unchecked; None where it says nothing."""
+    """The mask in `info`, unchecked; None if there is none."""
     return info.get("action_mask") if isinstance(info, dict) else None
 
 
@@ -161,7 +162,7 @@ def check_mask(space: gymnasium.Space[Any], mask: Any, what: str) -> NDArray[np.
 
 
 def sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_] | None) -> Any:
-    """A random action, one that `mask` allows if there is one."""
+    """A random action; with a `mask`, one that it allows."""
     if mask is None:
         return space.sample()
     parts = np.split(mask.astype(np.int8), np.cumsum(action_mask_parts(space))[:-1])

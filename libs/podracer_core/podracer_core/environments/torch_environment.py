@@ -1,9 +1,9 @@
-"""The frame of every environment written in torch: seeding, time limits, autoreset, broken worlds, state.
+"""The base class of environments in torch: seeding, time limits, autoreset, broken worlds, state.
 
-A new environment gives two functions of batched tensors, `initial_state` and `dynamics`, and `observe` where an agent
-does not see the state as it is. It never sees an episode end, a seed or another environment. The same code runs on CPU
-and CUDA; no step waits for a CUDA device, and every tensor that outlives a step is written in place, so that a rollout
-can be captured in a CUDA graph.
+A new environment implements two functions of batched tensors, `initial_state` and `dynamics`, and `observe` if the
+observation is not the state itself. It does not handle ends of episodes, seeds or other environments. The same code
+runs on CPU and CUDA. No step waits for a CUDA device, and tensors that outlive a step are written in place, so that a
+rollout can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class TorchEnvironment(VecEnvironment):
     def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
         """The next state, the reward [N] and whether the task ended, bool [N].
 
-        May write into `state` and return it: the old one is not needed again.
+        May write into `state` and return it: the old state is not needed again.
         """
 
     def observe(self, state: State, out: Tensor) -> None:
         """Write the observations of K states into `out` [K, *obs].
 
-        Left as it is: the variable named "observation", or the only one there is, its last axis first.
+        By default: the variable named "observation", or the only variable, with its last axis moved first.
         """
         if "observation" not in state and len(state) != 1:
             names = ", ".join(state)
@@ -171,7 +171,7 @@ class TorchEnvironment(VecEnvironment):
                 value.copy_(state[name])
 
     def _set_aside_broken_worlds(self, out: Step) -> None:
-        """A world with NaN or infinity in it counts as truncated and not valid, and shows zeros."""
+        """A world with NaN or infinity counts as truncated and invalid, and its observation is zero."""
         if self.device.type == "cpu" and math.isfinite(float(out.final_observation.sum() + out.reward.sum())):
             return
         finite = (out.final_observation.flatten(1).sum(1) + out.reward).isfinite()
@@ -183,7 +183,7 @@ class TorchEnvironment(VecEnvironment):
         out.final_observation.masked_fill_(broken.view(-1, *[1] * (out.final_observation.dim() - 1)), 0)
 
     def _restart_listed(self, starts: EpisodeStarts, rows: Tensor, observation: Tensor) -> None:
-        """Start the next episode of `rows`, working on these only: a CPU knows at once how many they are."""
+        """Start the next episode of `rows`, computing only these: on a CPU their number is known at once."""
         if rows.numel():
             self._elapsed.index_fill_(0, rows, 0)
             starts.take(rows, self._episode, self._stream, self._state, observation)

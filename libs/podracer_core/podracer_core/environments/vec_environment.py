@@ -1,4 +1,4 @@
-"""The one protocol of every environment here: N environments stepped as one, in tensors on one device.
+"""The protocol of all environments: N environments stepped as one, in tensors on one device.
 
 N = M * E: environment e of cohort member m has the index m * E + e.
 """
@@ -21,8 +21,8 @@ from podracer_core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStatistic:
-    """`value` is what policies are ranked by, `lower_bound` to `upper_bound` its 95 % interval; `statistics` are
-    further ones by name. All are finite."""
+    """Policies are ranked by `value`; `lower_bound` to `upper_bound` is its 95 % interval. `statistics` are further
+    ones by name. All are finite."""
 
     value: float
     lower_bound: float
@@ -35,9 +35,9 @@ _MOST_STEPS = (1 << 63) - 1  # of an episode: int64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of N environments gave. Every tensor lies on the environment's device.
+    """The result of one step of N environments. Every tensor is on the environment's device.
 
-    observation         [N, *obs]  what to act on next; of a new episode where the old one ended with this step
+    observation         [N, *obs]  to act on next; after the end of an episode the first one of the next episode
     reward              [N]        float32
     terminated          [N]        bool, the task itself ended: the value of what follows is zero
     truncated           [N]        bool, cut off from outside (a time limit, a dead process): bootstrap from
@@ -65,8 +65,8 @@ class VecEnvironment(ABC):
     `observation_space` and `action_space` are those of a single environment. Actions: Discrete int64 [N] in 0 … n-1
     (the environment adds `start`), MultiDiscrete and MultiBinary int64 [N, k], Box float32 [N, *shape], which the
     environment clips to its bounds. Every `step` begins with `check_action`. It looks at the shape and the type only:
-    a number outside 0 … n-1 is the caller's mistake, and what comes of it is not defined. Tensors that `reset` and
-    `step` return live until the next step; who keeps them passes `out` or copies.
+    a number outside 0 … n-1 is the caller's mistake, and its effect is undefined. Tensors that `reset` and `step`
+    return are valid until the next step; to keep them, pass `out` or copy them.
     """
 
     num_envs: int
@@ -77,11 +77,11 @@ class VecEnvironment(ABC):
     # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
     # its constructor takes `evaluation: bool`.
     deterministic_evaluation: bool = False
-    # What it did to the user's data before anything was stepped, for people: shown once when a job is inspected.
+    # A text on how it has prepared the user's data; shown once when a job is inspected.
     preparation: str = ""
-    # Whether a CUDA graph can take steps in: see `cuda_graphs.Graphed`. Every class says so for itself.
+    # Whether its steps can be captured in a CUDA graph: see `cuda_graphs.Graphed`. Not inherited.
     graph_safe: ClassVar[bool] = False
-    # Whether `load_state` goes on within episodes; else it can only begin the next ones.
+    # Whether `load_state` resumes within episodes; else it only begins the next ones.
     resumes_episodes: bool = True
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
 
@@ -91,10 +91,10 @@ class VecEnvironment(ABC):
 
     @property
     def action_mask(self) -> Tensor | None:
-        """The allowed actions in the present observation, [N, n] bool; None where all are.
+        """The allowed actions in the current observation, [N, n] bool; None if all are.
 
-        The present one is what `reset`, `load_state` or `step` gave last, wherever the step was written to. The tensor
-        lives until the next of these.
+        The current one is the last that `reset`, `load_state` or `step` returned. The tensor is valid until the next of
+        these calls.
         """
         return None
 
@@ -107,18 +107,18 @@ class VecEnvironment(ABC):
         """
 
     def set_ages(self, ages: Tensor) -> bool:
-        """Let the present episode of each environment count as `ages` steps old, int64 [N], so that its time limit cuts
-        it off that much sooner. Only training asks for it, right after `reset`; later episodes have their whole length.
+        """Let the current episode of each environment count as `ages` steps old, int64 [N], so that its time limit ends
+        it that much sooner. Only training calls it, right after `reset`; later episodes have their full length.
 
-        Returns False where that is not possible: by default, and where the time limit is inside of a user's code.
+        Returns False if not supported: by default, and if the time limit is inside a user's code.
         """
         return False
 
     def play_once(self) -> bool:
-        """Let each environment stand still from the end of its present episode until the next `reset`. It shows the
-        observation that it acted on last, reward 0 and no other end. Only evaluation asks for it, right after `reset`.
+        """Let each environment stand still from the end of its current episode until the next `reset`. It returns its
+        last observation, reward 0 and no further end. Only evaluation calls it, right after `reset`.
 
-        Returns False where that is not possible, as by default: every environment goes on with its next episode.
+        Returns False if not supported, as by default: every environment continues with its next episode.
         """
         return False
 
@@ -127,7 +127,7 @@ class VecEnvironment(ABC):
         """Act once in every environment; writes into `out` (contiguous tensors, as `allocate_step` makes) if given."""
 
     def check_action(self, action: Tensor) -> None:
-        """InvalidInput unless `action` has the shape and the type of a batch of actions; waits for no device."""
+        """Raises InvalidInput unless `action` has the shape and dtype of a batch of actions; does not synchronize."""
         shape, dtype = self._action_form
         if action.shape != shape or action.dtype != dtype:
             right = f"{dtype} {list(shape)}"
@@ -144,27 +144,26 @@ class VecEnvironment(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """A copy of all that the future depends on; the first axis of every tensor is N, so a member is a slice."""
+        """A copy of the complete state; the first axis of every tensor is N, so a member is a slice."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Go back to what `state` returned, and return the current observation [N, *obs]."""
+        """Restore a `state` and return the current observation [N, *obs]."""
 
     def episode_statistic(self, rewards: Tensor) -> EpisodeStatistic | None:
-        """What policies are ranked by instead of the mean return, where `deterministic_evaluation` is true.
+        """The statistic that ranks policies instead of the mean return, if `deterministic_evaluation` is true.
 
-        rewards float64 [T] on the CPU, those of the one episode that an evaluation plays, from its start. None: their
-        sum is certain, and its interval has no width. Environments that are loaded in processes of their own are not
-        asked.
+        rewards float64 [T] on the CPU, of the one episode that an evaluation plays, from its start. None: the return
+        ranks, with an interval of no width. Not called for environments in processes of their own.
         """
         return None
 
-    def close(self) -> None:  # noqa: B027 - most environments have nothing to give back
-        """Give back processes and memory. Closing twice is harmless."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release processes and memory. Closing twice is harmless."""
 
 
 def allocate_step(environment: VecEnvironment) -> Step:
-    """An empty Step of the right shapes, to pass as `out`. `valid` and `action_mask` start true."""
+    """An empty Step to pass as `out`. `valid` and `action_mask` start true."""
     count, device = environment.num_envs, environment.device
     space = environment.observation_space
     if space.shape is None or space.dtype is None:
@@ -189,7 +188,7 @@ def allocate_step(environment: VecEnvironment) -> Step:
 
 
 def check_time_limit(max_episode_steps: int | None) -> None:
-    """InvalidInput unless it is None (no limit) or a number of steps, 1 at least, that a counter can reach."""
+    """Raises InvalidInput unless it is None (no limit) or a number of steps from 1 to what a counter can reach."""
     if max_episode_steps is not None and not 1 <= max_episode_steps <= _MOST_STEPS:
         bound = "at least 1" if max_episode_steps < 1 else f"at most {_MOST_STEPS}"
         message = f"max_episode_steps must be {bound}, not {max_episode_steps}"

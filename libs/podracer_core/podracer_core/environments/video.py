@@ -164,13 +164,15 @@ def _filmed_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
     if batched_class(spec) is None:
         return gymnasium_spec(spec)
     if spec.id not in gymnasium.registry:
-        raise InvalidInput(f"nothing draws {spec.id}: it is batched, and Gymnasium has none of this id", id=spec.id)
+        message = f"{spec.id} cannot be filmed: it is batched, and Gymnasium has no environment with this id"
+        raise InvalidInput(message, id=spec.id)
     # The arguments have Gymnasium's names, but not always its defaults; bounds that are infinite are Gymnasium's too.
     arguments = {each.name: each.default for each in find_environment(spec.id).arguments if each.name != _ENGINE}
     taken = _constructor_parameters(spec.id)
     given = {name: value for name, value in spec.kwargs.items() if name != _ENGINE and value != arguments.get(name)}
     if ours := sorted(given.keys() - taken):
-        raise InvalidInput(f"{spec.id} cannot be filmed with another {', '.join(ours)}: Gymnasium's does not take that")
+        message = f"Gymnasium's environment does not take {', '.join(ours)}"
+        raise InvalidInput(f"{spec.id} cannot be filmed with these arguments: {message}")
     kept = {name: value for name, value in arguments.items() if name in taken and _is_strict_json(value)}
     return replace(spec, kwargs=kept | given)
 

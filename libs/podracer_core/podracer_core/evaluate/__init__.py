@@ -1,8 +1,8 @@
-"""How policies are judged, and what that says about the mean return.
+"""Evaluation of policies, with an interval of the mean return.
 
-evaluator          the interface, and the class behind a name
-greedy_evaluator   the usual one: an episode in each of a batch of environments
-backtesting        accounts played through the market of StockTrading-v0
+evaluator          the interface, and the class of a name
+greedy_evaluator   the default: an episode in each of a batch of environments
+backtesting        back-tests of accounts in the market of StockTrading-v0
 result             returns with their interval
 """
 

@@ -1,4 +1,4 @@
-"""Accounts played through StockTrading-v0's own market and broker, and which bars a policy knows already; the evaluator
+"""Back-tests of accounts in StockTrading-v0's market and broker, the bars that a policy has seen, and the evaluator
 `backtest`."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Rule = Callable[[int, float, Tensor], Tensor]
 
 
 class BacktestEvaluator(GreedyEvaluator):
-    """Plays policies through the market of StockTrading-v0, and through no other environment: its one episode is the
-    back-test, judged by the account's own statistic."""
+    """Back-tests policies in the market of StockTrading-v0, and in no other environment: one episode, judged by the
+    account's own statistic."""
 
     def _environment(self, num_envs: int) -> VecEnvironment:
         environment = super()._environment(num_envs)
@@ -50,7 +50,8 @@ def play_policy(
 ) -> BacktestRecord:
     """A policy's (or an ensemble's) decisions, exactly as an evaluation plays them.
 
-    `environment` is made for evaluation, with one account. `check` raises to give up. Raises InvalidInput for another.
+    `environment` is made for evaluation, with one account. `check` raises to cancel. Raises InvalidInput for another
+    environment.
     """
     if actor.members != 1 or environment.num_envs != 1:
         raise InvalidInput(f"a back-test plays one policy in one account, not {actor.members} × {environment.num_envs}")
@@ -175,9 +176,9 @@ _OF_SPLITS = (
 
 
 def dated(kwargs: Mapping[str, Any], former: Market) -> dict[str, Any]:
-    """An environment's arguments, with the days on which training and validation ended in `former`, the market of the
-    training, where they do not name any. Fractions of a longer table would be other days, and what is observed would be
-    standardized by them."""
+    """An environment's arguments with the last days of training and validation from `former`, the market of the
+    training, unless they name them. Fractions of a longer table would give other days, and standardize observations
+    by them."""
     splits = split_bars(former.times, former.splits["all"].start, _splitting(kwargs))
     last = {f"{split}_end": former.times[splits[split][-1]] for split in ("train", "validation") if splits[split]}
     return {**{name: str(time.astype("datetime64[s]")).replace("T", " ") for name, time in last.items()}, **kwargs}
@@ -186,10 +187,10 @@ def dated(kwargs: Mapping[str, Any], former: Market) -> dict[str, Any]:
 def seen_bars(
     kwargs: Mapping[str, Any], market: Market, until: np.datetime64 | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The bars of `market` on which a policy of an environment with these arguments was trained, and those by which it
-    was selected, [T] each. `until` is the last bar of the table of that time, where the market may go on for longer.
+    """The bars of `market` on which a policy with these environment arguments was trained, and those by which it was
+    selected, [T] each. `until` is the last bar of the training table, if the market continues after it.
 
-    Raises InvalidInput for arguments with which nothing could have been trained.
+    Raises InvalidInput for arguments without a training split.
     """
     config = _splitting(kwargs)
     splits = split_bars(market.times, market.splits["all"].start, config)

@@ -1,4 +1,4 @@
-"""What judges policies in an environment, built in or of a package, and greedy episodes in a batch of environments."""
+"""The interface of evaluators, built in or from packages, and greedy episodes in a batch of environments."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Acting(Protocol):
 
 
 class GreedyEpisodes:
-    """The first episode of each of N environments, `first_row` and on of each member's blocks of rows.
+    """The first episode of each of N environments, in the rows from `first_row` of each member's blocks.
 
-    On a CUDA device several steps are one graph, or where the environment cannot be captured (MuJoCo Warp has a graph
-    of its own) the policy is one. Therefore all tensors stay where they are, `actor`'s too, and `begin` starts anew.
+    On a CUDA device several steps are one graph. If the environment cannot be captured (MuJoCo Warp has its own graph),
+    only the policy is. So all tensors, `actor`'s included, keep their memory, and `begin` reuses it.
 
     returns   float64 [N], as everything until each one's first end
     lengths   int64 [N]
@@ -40,7 +40,7 @@ class GreedyEpisodes:
     def __init__(
         self, environment: VecEnvironment, actor: Acting, members: int, blocks: int, block_rows: int, first_row: int
     ) -> None:
-        """`actor` has each of the `members` `blocks` times in a row."""
+        """`actor` repeats each of the `members` `blocks` times in a row."""
         self._environment, self.actor = environment, actor
         self._blocks, self._block_rows = (members, blocks), block_rows
         count, device = environment.num_envs, environment.device
@@ -56,7 +56,7 @@ class GreedyEpisodes:
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
     def begin(self, seeds: Tensor) -> None:
-        """New episodes, of seeds int64 [N]; where it is possible, an environment is not stepped after its own."""
+        """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode."""
         self._show(self._environment.reset(seeds), self._environment.action_mask)
         self._environment.play_once()
         for total in (self.returns, self.lengths, self.invalid):
@@ -65,7 +65,7 @@ class GreedyEpisodes:
 
     @torch.inference_mode()
     def play(self, steps: int) -> None:
-        """At most STEPS_AT_ONCE steps. Waits for no device."""
+        """Take at most STEPS_AT_ONCE steps. Does not synchronize."""
         self._play(steps)
 
     def _take_steps(self, count: int) -> None:
@@ -110,13 +110,13 @@ class Evaluated(Acting, Protocol):
         """M."""
 
     def repeat(self, times: int) -> Evaluated:
-        """A copy in which each member stands `times` times in a row."""
+        """A copy that repeats each member `times` times in a row."""
 
 
 class Evaluator(ABC):
-    """Made for one environment, used for many policies, in one thread.
+    """Evaluates many policies in one environment, in one thread.
 
-    Its results decide: candidates are ranked by their `mean`, and pass a target by `mean` or `lower_bound`.
+    Candidates are ranked by the `mean` of its results, and reach a target by `mean` or `lower_bound`.
     """
 
     def __init__(
@@ -126,17 +126,17 @@ class Evaluator(ABC):
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs)` makes environments for evaluation; whoever calls it closes them. `all_alike`:
-        all episodes of a policy are known to be alike (see `evaluates_alike`). `check` is to be called every few steps;
-        it raises to give up."""
+        """`make_environment(num_envs)` makes environments for evaluation; the caller closes them. `all_alike`: all
+        episodes of a policy are known to be alike (see `evaluates_alike`). Call `check` every few steps; it raises to
+        cancel the evaluation."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
 
     @abstractmethod
     def evaluate(self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0) -> tuple[EvaluationResult, ...]:
-        """One result for each of the actor's M members, of as many episodes as there are seeds.
+        """One result for each of the actor's M members, with one episode per seed.
 
-        The same policy and seeds have to give the same returns again. `first_row`: episodes of this evaluation that
-        were played before, for an evaluation in stages, whose results are added.
+        The same policy and seeds must give the same returns. `first_row`: the number of episodes that earlier stages of
+        this evaluation have played; the results of all stages are added.
         """
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
@@ -144,10 +144,10 @@ class Evaluator(ABC):
         return self.evaluate(actor, seeds)
 
     def close(self) -> None:  # noqa: B027 - not every evaluator has something to give back
-        """Give back what it holds; closing twice is harmless."""
+        """Release resources; closing twice is harmless."""
 
 
 def evaluator_class(name: str = "") -> type[Evaluator]:
-    """The class of the evaluator called `name`; of greedy episodes where it is empty. Errors as of `load_class`."""
+    """The class of the evaluator `name`; empty: greedy episodes. Raises as `load_class`."""
     found = name or GREEDY_EPISODES
     return load_class(EVALUATOR_GROUP, found, Evaluator, "evaluation.evaluator", BUILT_IN_EVALUATORS)  # type: ignore[type-abstract]

@@ -29,13 +29,12 @@ class _Kept:
 
 
 class GreedyEvaluator(Evaluator):
-    """Runs greedy episodes in environments that `make_environment(num_envs)` makes; a few are kept for the next time.
+    """Plays greedy episodes in environments from `make_environment(num_envs)`; a few are kept for later evaluations.
 
-    They are made for evaluation: where `deterministic_evaluation` is true all of a policy's episodes are alike, and one
-    is played for all seeds: mean and interval are then those of the environment's own statistic, or its return and of
-    no width where it has none. `all_alike` says that this is known already
-    (see `evaluates_alike`); else environments for all seeds are made to find it out. An environment without a time
-    limit of its own is cut off after `step_limit` steps. `check` is called every few steps; it raises to give up.
+    With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all seeds. Mean and
+    interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
+    known already (see `evaluates_alike`); else environments for all seeds are made to find out. An environment without
+    a time limit is truncated after `step_limit` steps. `check` is called every few steps; it raises to cancel.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class GreedyEvaluator(Evaluator):
         """See `Evaluator`. Episode i plays in row first_row + i of the blocks, so that a second stage continues where
         the first ended.
 
-        Smaller blocks save time where the returns need not be reproducible.
+        Smaller blocks save time if the returns need not be reproducible.
         """
         if not seeds:
             raise InvalidInput("an evaluation needs at least one seed")
@@ -68,7 +67,7 @@ class GreedyEvaluator(Evaluator):
         return self._play(actor, seeds, first_row, block_rows)
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
-        """See `Evaluator`: in one block, whose size no other evaluation has."""
+        """See `Evaluator`: in one block, of a size of its own."""
         return self.evaluate(actor, seeds, block_rows=len(seeds))
 
     def _play(
@@ -120,7 +119,7 @@ class GreedyEvaluator(Evaluator):
 
 
 def _have_ended(running: Tensor) -> bool:
-    """Waits for the device."""
+    """Synchronizes with the device."""
     return not bool(running.any())
 
 

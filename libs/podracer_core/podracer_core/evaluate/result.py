@@ -1,4 +1,4 @@
-"""What an evaluation found, with its confidence interval; as a message and as JSON, and back."""
+"""The result of an evaluation, with its confidence interval; conversion to a message, to JSON, and back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class EvaluationResult:
 
     returns      undiscounted sums of raw rewards
     lengths      environment steps
-    seeds        the keys that the episodes' random numbers came from; the same ones give the same returns again
-    invalid      how many episodes ended because their world broke; they count with what they had
-    statistic    the environment's own, where its episodes are all alike and it has one: mean and interval are its
+    seeds        keys of the episodes' random numbers; the same keys give the same returns
+    invalid      number of episodes that ended because their world broke; they count with their return so far
+    statistic    the environment's own, if its episodes are all alike; mean and interval are then the statistic's
     """
 
     returns: tuple[float, ...]
@@ -38,7 +38,7 @@ class EvaluationResult:
 
     @property
     def episodes(self) -> int:
-        """How many."""
+        """The number of episodes."""
         return len(self.returns)
 
     @property
@@ -58,7 +58,7 @@ class EvaluationResult:
 
     @property
     def half_width(self) -> float:
-        """Of the two-sided 95 % Student-t interval of the mean return; infinite for one episode."""
+        """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for one episode."""
         if self.episodes == 1:
             return math.inf
         quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
@@ -84,14 +84,14 @@ class EvaluationResult:
         return self.lower_bound < threshold <= self.upper_bound
 
     def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
-        """The first episode's result as that of all `seeds`, which would play the same episode."""
+        """The first episode's result for all `seeds`, as each would play the same episode."""
         count, invalid = len(seeds), min(self.invalid, 1)
         return EvaluationResult(
             self.returns[:1] * count, self.lengths[:1] * count, seeds, invalid * count, self.statistic
         )
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
-        """Both together. Raises InvalidInput where the environment's own statistics differ, as no episode's do."""
+        """Both results together. Raises InvalidInput if the environment's own statistics differ."""
         if self.statistic != other.statistic:
             message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
             raise InvalidInput(message)
@@ -105,9 +105,9 @@ class EvaluationResult:
 
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
-    """The numbers of an Evaluation; who, why and when is for the caller to add.
+    """The numbers of an Evaluation; the caller adds agent, purpose and time.
 
-    The interval of a single episode is unbounded: both bounds are its return then, as no number says so better.
+    The interval of a single episode is unbounded; both bounds are then its return.
     """
     lower, upper = _bounds(result)
     return agent_pb2.Evaluation(
@@ -124,7 +124,7 @@ def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
 
 
 def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
-    """The inverse of `result_to_message`. Raises InvalidInput where the lists do not belong together."""
+    """The inverse of `result_to_message`. Raises InvalidInput for lists of different lengths."""
     statistic = None
     if message.deterministic:
         statistic = EpisodeStatistic(message.mean, message.lower_bound, message.upper_bound, dict(message.statistics))
@@ -132,7 +132,7 @@ def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
 
 
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
-    """What a checkpoint's metadata keep under "evaluation"."""
+    """The result as stored in a checkpoint's metadata under "evaluation"."""
     lower, upper = _bounds(result)
     return {
         "episodes": result.episodes,

@@ -10,7 +10,7 @@ from podracer_core.fusion.state import column, sample_weights, weighted_mean
 
 
 class Mean(Fusion):
-    """Every learner weighs the same: local SGD (Stich, 2019, arXiv:1805.09767)."""
+    """The mean of all learners: local SGD (Stich, 2019, arXiv:1805.09767)."""
 
     def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
         """See `Fusion`."""
@@ -18,7 +18,7 @@ class Mean(Fusion):
 
 
 class Weighted(Fusion):
-    """Each weighs as its samples: federated averaging (McMahan et al., 2017, arXiv:1602.05629, algorithm 1)."""
+    """The mean weighted by samples: federated averaging (McMahan et al., 2017, arXiv:1602.05629, algorithm 1)."""
 
     def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
         """See `Fusion`."""
@@ -26,7 +26,7 @@ class Weighted(Fusion):
 
 
 class Outer(Fusion):
-    """Nesterov's momentum along the mean of what the learners have moved by: DiLoCo (arXiv:2311.08105).
+    """Nesterov's momentum along the mean movement of the learners: DiLoCo (arXiv:2311.08105).
 
     The paper's values are a learning rate of 0.7 and a momentum of 0.9. A member that no learner counts keeps its
     velocity. A new lead begins with none.
@@ -56,9 +56,9 @@ def _means(stack: Stack, weight: Tensor) -> dict[str, Tensor]:
 def outer_step(
     previous: Tensor, mean: Tensor, velocity: Tensor, learning_rate: float, momentum: float
 ) -> tuple[Tensor, Tensor]:
-    """One step of stochastic gradient descent with momentum from `previous`; returns where it leads, and the velocity.
+    """One step of stochastic gradient descent with momentum from `previous`; returns the new parameters and velocity.
 
-    The outer gradient is what the learners have moved by, backwards: g = previous - mean. DiLoCo (Douillard et al.,
+    The outer gradient is the learners' mean movement, reversed: g = previous - mean. DiLoCo (Douillard et al.,
     2023, arXiv:2311.08105, algorithm 1) takes Nesterov's form, as torch.optim.SGD writes it:
         v <- momentum v + g,   theta = previous - learning_rate (g + momentum v).
     The mean is added to and not subtracted from what it came of, so that a learning rate of 1 without momentum gives

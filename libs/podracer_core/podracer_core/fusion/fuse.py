@@ -1,6 +1,6 @@
-"""The lead's side of a fusion, without a network or a clock: which learner has brought what, and the result.
+"""The lead's side of a fusion, without a network or a clock: the learners' contributions, and the result.
 
-`fuse` makes of contributions the state to go on from; `FusionTable` says when, by quorum and deadline.
+`fuse` computes the new state from contributions; `FusionTable` decides when, by quorum and deadline.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ LEAD = 0
 
 @torch.no_grad()
 def fuse(fusion: Fusion, state: FusionState, contributions: Sequence[Contribution]) -> FusionState:
-    """What comes of `state`, from which all contributions began, and of these. Their order does not matter.
+    """The new state, from contributions that all began from `state`. Their order does not matter.
 
-    A learner's member counts where it is active and all that it brings is finite; where it does not count, neither its
-    parameters nor its statistics are in the result. A member that counts nowhere keeps what it had, and is not active;
-    one that counts somewhere is, also for learners where it had diverged. So is it where the fusion itself gives what
-    is not finite. Transitions count in any case: they have been taken.
+    A learner's member counts if it is active and its contribution is finite. Otherwise its parameters and statistics
+    are left out. A member that counts for no learner keeps its state and becomes inactive, and so does one for which
+    the fusion returns a value that is not finite. A member that counts for some learner is active for all, even where
+    it had diverged. Transitions always count: they have been taken.
 
-    Raises InvalidInput for contributions of another cohort, and for a fusion that raises, or returns something else
-    than the parameters it was given.
+    Raises InvalidInput for contributions of another cohort, and for a fusion that raises or returns other parameters
+    than it was given.
     """
     ordered = sorted(contributions, key=lambda contribution: contribution.rank)
     for contribution in ordered:
@@ -107,10 +107,10 @@ def _rounded(fused: Parameters, model: Mapping[str, Tensor]) -> dict[str, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How an epoch of the lead ends.
+    """The end of an epoch of the lead.
 
-    fused     None: too few had brought anything, nothing was fused, and all train on from where they are
-    answered  the ranks, the lead's among them, whose contributions this settles
+    fused     None: too few contributions, nothing was fused, and all learners continue with their own state
+    answered  ranks whose contributions this settles, the lead's included
     """
 
     fused: Fused | None
@@ -118,22 +118,22 @@ class Decision:
 
 
 class FusionTable:
-    """Followers join and leave as they like; the lead's own contribution opens a fusion, `decide` closes it.
+    """The contributions to a fusion. The lead's own contribution opens it, `decide` closes it; followers may join and
+    leave at any time.
 
-    - The lead waits until the deadline for the learners that are at the table when its own epoch ends, and for no
-      others.
-    - A learner that misses a deadline is late, and not waited for again before it has brought something: one that
-      is ten times slower costs one deadline in ten epochs.
-    - What is brought to a fusion that has taken place is not used. Its learner gets the present state instead, from
-      which it goes on: it is at the table again.
-    - With less than the quorum nothing is fused. What was brought is settled: its learner trains on, and brings more to
-      the next. The quorum is of those at the table: a learner that has left does not count.
+    - The lead waits until the deadline, only for learners that are joined when its own epoch ends.
+    - A learner that misses a deadline is late, and is not awaited again before its next contribution: one that is ten
+      times slower costs one deadline in ten epochs.
+    - A contribution to a past fusion is not used. Its learner gets the present state, continues from it, and is no
+      longer late.
+    - With less than the quorum nothing is fused. The contributions are settled: their learners train on and contribute
+      to the next fusion. The quorum counts joined learners only.
 
-    All calls come from under one lock of the caller's. `now` is in seconds of any clock that only goes on.
+    The caller holds one lock for all calls. `now` is in seconds of any monotonic clock.
     """
 
     def __init__(self, fusion: Fusion, state: FusionState, *, quorum: int = 0, deadline_s: float) -> None:
-        """`state`: from which all begin. quorum: learners, the lead among them; 0: more than half."""
+        """`state`: the initial state of all learners. quorum: learners, the lead included; 0: more than half."""
         self._fusion, self._quorum, self._deadline_s = fusion, quorum, deadline_s
         self._present = Fused(0, state, ())
         self._joined: set[int] = set()
@@ -144,7 +144,7 @@ class FusionTable:
 
     @property
     def present(self) -> Fused:
-        """The newest state that has been fused, or the one that all begin with: for who joins."""
+        """The newest fused state, or the initial one, for a learner that joins."""
         return self._present
 
     @property
@@ -153,19 +153,19 @@ class FusionTable:
         return frozenset(self._brought)
 
     def join(self, rank: int) -> None:
-        """A follower goes on from `present`. What it had brought before is forgotten."""
+        """A follower continues from `present`. Its former contribution is dropped."""
         self.leave(rank)
         self._joined.add(rank)
 
     def leave(self, rank: int) -> None:
-        """A follower has gone, and what it brought with it. Leaving twice is harmless."""
+        """A follower leaves, and its contribution is dropped. Leaving twice is harmless."""
         for ranks in (self._joined, self._late, self._awaited):
             ranks.discard(rank)
         self._brought.pop(rank, None)
 
     def bring(self, contribution: Contribution) -> Fused | None:
-        """A follower's contribution. None: it is kept for the fusion to come; else it came too late, and its learner
-        goes on from what is returned. Raises InvalidInput for one that cannot be right."""
+        """Take a follower's contribution. Returns None if it counts for the coming fusion; else it is too late, and its
+        learner continues from the returned state. Raises InvalidInput for an invalid one."""
         rank, due = contribution.rank, self._present.epoch + 1
         if rank not in self._joined:
             raise InvalidInput(f"rank {rank} brings a contribution but has not joined", reason="BAD_FUSION")
@@ -183,17 +183,18 @@ class FusionTable:
         return None
 
     def open(self, contribution: Contribution, now: float, until: float = math.inf) -> None:
-        """The lead has trained its epoch, and waits for the others from now on: to the deadline, to `until` at most."""
+        """The lead has trained its epoch and waits for the others until the deadline, at most until `until`."""
         self._brought[LEAD] = contribution
         self._awaited = self._joined - self._late - set(self._brought)
         self._deadline = min(now + self._deadline_s, until)
 
     def remaining_s(self, now: float) -> float:
-        """Until the deadline; 0 where nothing is open."""
+        """Seconds until the deadline; 0 if no fusion is open."""
         return 0.0 if self._deadline is None else max(self._deadline - now, 0.0)
 
     def decide(self, now: float, *, at_once: bool = False) -> Decision | None:
-        """None while somebody is waited for, which `at_once` ends as the deadline does, or where nothing is open."""
+        """The decision; None while a learner is awaited or no fusion is open. `at_once` ends the wait, as the deadline
+        does."""
         if self._deadline is None:
             return None
         missing = self._awaited - set(self._brought)

@@ -1,4 +1,4 @@
-"""The interface of a fusion: what a package implements, and what it is given."""
+"""The interface of a fusion for packages, and its arguments."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class FusionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What K learners bring, in the order of their ranks.
+    """The contributions of K learners, in the order of their ranks.
 
     ranks       of the learners
-    samples     that each has trained on since the last fusion
-    counted     bool [K, M]: whether a learner's member counts. It does not where it has diverged or is not finite;
-                `parameters` then hold the previous ones there, never a NaN
+    samples     of each learner since the last fusion
+    counted     bool [K, M]: whether a learner's member counts. It does not if it has diverged or is not finite; there
+                `parameters` hold the previous ones, never a NaN
     parameters  name -> float64 [K, M, …]
     """
 
@@ -50,23 +50,23 @@ class Stack:
 
 
 class Fusion(ABC):
-    """Combines the parameters of several learners of one cohort. One object serves one round, and may remember."""
+    """Combines the parameters of several learners of one cohort. One object serves one round and may keep state."""
 
     def __init__(self, options: FusionOptions) -> None:
-        """Raises InvalidInput for options that it cannot work with."""
+        """Raises InvalidInput for unsupported options."""
         self.options = options
 
     @abstractmethod
     def fuse(self, previous: Parameters, stack: Stack) -> Parameters:
-        """The parameters to go on with, float64 [M, …] each.
+        """The new parameters, float64 [M, …] each.
 
         previous  those of the last fusion, from which all learners began; float64 [M, …] each
 
-        A function of its arguments, and of the calls before. What it returns for a member that no learner counts is
-        not used. It must not change its arguments.
+        The result depends only on the arguments and on former calls. Values for a member that counts for no learner are
+        ignored. It must not change its arguments.
         """
 
 
 def fusion_class(name: str) -> type[Fusion]:
-    """The class of the fusion called `name`. Errors as of `load_class`."""
+    """The class of the fusion `name`. Raises as `load_class`."""
     return load_class(FUSION_GROUP, name, Fusion, "pod.fusion.name")  # type: ignore[type-abstract]

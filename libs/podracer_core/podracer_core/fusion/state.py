@@ -1,4 +1,4 @@
-"""What the learners of a cohort share, what each brings to a fusion, and statistics of disjoint rows, pooled."""
+"""The shared state of a cohort's learners, their contributions, and pooled statistics of disjoint rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from podracer_core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the rows of M members: count [M], mean [M, K] and squares [M, K], the sum of squared deviations from the mean.
+    """Moments of the rows of M members: count [M], mean [M, K], and squares [M, K], the sum of squared deviations.
 
-    All float64. Where the count is 0, mean and squares mean nothing.
+    All float64. With a count of 0, mean and squares are undefined.
     """
 
     count: Tensor
@@ -24,7 +24,7 @@ class Moments:
     squares: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, for who carries them."""
+        """By name, to be sent."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def to(self, device: torch.device | str) -> Moments:
@@ -33,17 +33,17 @@ class Moments:
 
     @property
     def finite(self) -> Tensor:
-        """bool [M]: whether a member's are numbers, of a count that can be."""
+        """bool [M]: whether a member's moments are finite, with a valid count."""
         numbers = self.mean.isfinite().all(-1) & self.squares.isfinite().all(-1)
         return self.count.isfinite() & (self.count >= 0) & (numbers | (self.count == 0))
 
     def where(self, wanted: Tensor) -> Moments:
-        """The same, of no rows for members that are not `wanted` [M]."""
+        """The moments, with no rows for members that are not `wanted` [M]."""
         return Moments(torch.where(wanted, self.count, 0.0), self.mean, self.squares)
 
 
 def pooled(parts: Sequence[Moments]) -> Moments:
-    """Of the rows of all parts together, in float64; where there are none, the first part's mean.
+    """The moments of the rows of all parts, in float64; without any rows, the first part's mean.
 
     Chan, Golub and LeVeque, 1979, "Updating formulae and a pairwise algorithm for computing sample variances", for any
     number of parts: with n the sum of all n_i and m the mean of all rows,
@@ -79,9 +79,9 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
 
 
 def sample_weights(samples: Sequence[int], counted: Tensor) -> Tensor:
-    """float64 [K, M]: the samples [K] of those that are `counted` bool [K, M]; equal where these are all 0.
+    """float64 [K, M]: the samples [K] of learners that are `counted` bool [K, M]; equal weights if all are 0.
 
-    They are divided by what divides all of them: equal numbers of samples weigh exactly as in a plain mean.
+    They are divided by their greatest common divisor, so equal numbers of samples give exactly the plain mean.
     """
     divisor = math.gcd(*samples) or 1
     reduced = torch.tensor([count // divisor for count in samples], dtype=torch.float64, device=counted.device)
@@ -96,7 +96,7 @@ def column(of_members: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FusionState:
-    """A cohort of M members as its learners share it.
+    """The state of a cohort of M members that its learners share.
 
     parameters   name -> floating-point [M, …]: networks, their slow copies, the logarithm of a temperature
     statistics   name -> those of each normalizer; in a contribution their growth since the last fusion
@@ -141,12 +141,12 @@ class FusionState:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one learner brings to a fusion.
+    """One learner's contribution to a fusion.
 
     rank     of the learner; the lead's is 0
     epoch    number of the fusion, counted from 1
-    samples  that it has trained on since the last fusion: its weight in a weighted mean
-    growth   its parameters, and by how much statistics and transitions have grown since the last fusion
+    samples  trained on since the last fusion: the weight in a weighted mean
+    growth   its parameters, and the growth of statistics and transitions since the last fusion
     """
 
     rank: int
@@ -157,11 +157,11 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """What has come of a fusion.
+    """The result of a fusion.
 
-    epoch  its number; 0 for the state that learners begin with
-    state  to go on from
-    ranks  whose contributions are in it
+    epoch  its number; 0 for the initial state
+    state  the state to continue from
+    ranks  of the learners whose contributions it contains
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""Members that differ in hyperparameters: the first ones, and children of the best in place of the worst."""
+"""Members with different hyperparameters: the first ones, and children of the best that replace the worst."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPLACED = 0.25
 def first_members(
     ranges: Mapping[str, Range], defaults: Mapping[str, float], count: int, random: Random
 ) -> list[Values]:
-    """The first has the defaults where the ranges have them: a sound agent; the others are drawn."""
+    """The first member has the defaults if the ranges contain them, as a sound agent; the others are drawn."""
     drawn = [{name: _number(sample(where, random)) for name, where in sorted(ranges.items())} for _ in range(count)]
     first = {
         name: defaults[name] if where.contains(defaults[name]) else drawn[0][name] for name, where in ranges.items()
@@ -31,8 +31,8 @@ def first_members(
 def replace_worst(
     algorithm: Algorithm, returns: Sequence[float], values: list[Values], ranges: Mapping[str, Range], random: Random
 ) -> None:
-    """Let a quarter of the members, the worst by their `returns` [M], each go on as a child of one of the best quarter:
-    with its weights, and its hyperparameters mutated. `values` are changed accordingly."""
+    """Replace the worst quarter of the members, by their `returns` [M], by children of the best quarter: with the
+    parent's weights and mutated hyperparameters. Changes `values` accordingly."""
     active = algorithm.active.tolist()
     order = sorted(range(len(returns)), key=lambda member: (active[member], returns[member]), reverse=True)
     count = int(_REPLACED * len(order))

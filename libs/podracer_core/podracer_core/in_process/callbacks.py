@@ -1,4 +1,4 @@
-"""What a caller may do while training goes on."""
+"""Hooks for the caller during training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from podracer_core.in_process.result import Result
 
 
 class Callback:
-    """What a caller wants to do on the way: override what is needed. The calls come from the training loop, which waits
-    for them; what they raise ends training and goes to the caller."""
+    """Hooks during training; override those that you need. The training loop calls them and waits. An exception ends
+    training and is raised to the caller."""
 
     def on_start(self, run: Order) -> None:
-        """Everything is set up: `run` is what is trained, with its members, hyperparameters and limits."""
+        """Everything is set up. `run` describes the training: its members, hyperparameters and limits."""
 
     def on_look(self, look: Look) -> bool | None:
-        """The members were looked at. False ends training."""
+        """The members were evaluated. Returning False ends training."""
         return None
 
     def on_end(self, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""What a caller may name as an environment -> environments."""
+"""The caller's environment argument -> environments."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _HERE = "__main__"  # the module of what only this process has
 class EnvironmentSource:
     """Makes environments of one kind.
 
-    spec     what is stored of it
-    make     makes each environment in this process; None: the spec says how
+    spec     its stored description
+    make     makes each environment in this process; None: made from the spec
     batched  the caller's own class of batched environments
     """
 
@@ -39,7 +39,7 @@ class EnvironmentSource:
     batched: type[VecEnvironment] | None = None
 
     def open(self, count: int, device: torch.device | str = "cpu", *, evaluation: bool = False) -> VecEnvironment:
-        """`count` environments on `device`; the caller closes them. Raises InvalidInput, and what the code raises."""
+        """`count` environments on `device`; the caller closes them. Raises InvalidInput, and the code's own errors."""
         if self.make is not None:
             return PreprocessVecEnv(self.spec, count, device, make=self.make)
         if self.batched is None:
@@ -54,7 +54,7 @@ class EnvironmentSource:
         return made
 
     def device(self, wanted: str) -> str:
-        """Where they are stepped: as of `device_for`; the caller's own batched class is trusted to run on a GPU."""
+        """The device to step them on, by `device_for`; the caller's own batched class is trusted to run on a GPU."""
         if self.batched is not None and wanted == "auto":
             return "cuda" if torch.cuda.is_available() else "cpu"
         return "cpu" if self.make is not None and wanted == "auto" else device_for(wanted, self.spec)
@@ -68,9 +68,9 @@ class EnvironmentSource:
 def find_source(
     environment: Environment, arguments: Mapping[str, Any] | None = None, max_episode_steps: int | None = None
 ) -> EnvironmentSource:
-    """What `environment` names. `arguments` are those of its constructor, JSON values.
+    """The source for `environment`. `arguments` are those of its constructor, JSON values.
 
-    Raises InvalidInput for an unknown id, an environment that has been made already, and anything else.
+    Raises InvalidInput for an unknown id, an environment instance, and any other object.
     """
     given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
     if isinstance(environment, str):
@@ -91,8 +91,8 @@ def find_source(
 
 
 def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
-    """Of what a checkpoint names: ids only. Raises InvalidInput for a caller's own code and for an id with a module,
-    which Gymnasium would import: no file may start code. Also for what needs files of a server."""
+    """The source for a checkpoint's environment, ids only. Raises InvalidInput for a caller's own code and for an id
+    with a module, which Gymnasium would import: a file must not start code. Also if it needs files of a server."""
     if not spec.id or ":" in spec.id:
         raise _refused(f"the policy was trained in {spec.name}: load it with podracer.load(path, environment=…)")
     if spec.stored_files:
@@ -101,7 +101,7 @@ def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
 
 
 def _is_registered_here(environment_id: str) -> bool:
-    """Whether another process might not know the id: it has been registered by code that was imported here."""
+    """Whether code that was imported here registered the id, so that other processes may not know it."""
     if ":" in environment_id or environment_id not in gymnasium.registry:
         return False
     entry_point = gymnasium.registry[environment_id].entry_point

@@ -22,10 +22,10 @@ from podracer_core.training.plan import Statistic
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be trained, and until when.
+    """What to train, and until when.
 
     shared   hyperparameters of all members
-    ranges   where each of the others is searched, of scope "member" only
+    ranges   the ranges of the searched ones, of scope "member" only
     steps    environment steps of all members together
     """
 
@@ -50,7 +50,7 @@ class Order:
 
 
 def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:
-    """`order` with its hyperparameters. Raises InvalidInput with everything that is wrong."""
+    """`order` with its hyperparameters. Raises InvalidInput with every mistake."""
     check = Checks()
     if order.target is None and order.steps is None and order.seconds is None:
         check.that(False, "", "training needs an end: give target, steps or seconds")

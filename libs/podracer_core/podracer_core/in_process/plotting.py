@@ -13,7 +13,7 @@ from podracer_core.in_process.reporting import Look
 def plot_looks(history: Sequence[Look], title: str, target: float | None) -> Any:
     """A matplotlib figure: a thin line for each member, a thick one for the best so far, and the target.
 
-    Raises PreconditionFailed where matplotlib is missing, or there is nothing to show.
+    Raises PreconditionFailed if matplotlib is missing, or the history is empty.
     """
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
@@ -21,7 +21,9 @@ def plot_looks(history: Sequence[Look], title: str, target: float | None) -> Any
         message = f"figures need the extra podracer-core[plot]: {error}"
         raise PreconditionFailed(message, reason="NOT_INSTALLED") from error
     if not history:
-        raise PreconditionFailed("there are no looks to plot: training was too short, or its history was not stored")
+        raise PreconditionFailed(
+            "nothing to plot: training was too short for an evaluation, or its history was not stored"
+        )
     figure, axes = pyplot.subplots(figsize=(7.0, 4.0), layout="constrained")
     steps = [look.env_steps for look in history]
     for member in range(len(history[0].returns)):

@@ -1,4 +1,4 @@
-"""What training tells while it goes on: looks, a line of progress."""
+"""Output during training: looks and a line of progress."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Look:
     best: float
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint's metadata keep of it."""
+        """The look in a checkpoint's metadata."""
         return {"seconds": self.seconds, "env_steps": self.env_steps, "returns": list(self.returns), "best": self.best}
 
 
 class ProgressLine:
-    """One line that is written over and over, as notebooks and terminals show it; into a file, a line now and then."""
+    """One line that is overwritten, for notebooks and terminals; in a file, a new line from time to time."""
 
     def __init__(self, order: Order, out: TextIO | None = None) -> None:
         self._order, self._out = order, sys.stderr if out is None else out
@@ -45,7 +45,7 @@ class ProgressLine:
         self._shown_s, self._shown_steps, self._rate, self._width = 0.0, 0, 0.0, 0
 
     def show(self, seconds: float, env_steps: int, best: float, *, last: bool = False) -> None:
-        """Training so far; `best` is -inf before the first look. Does nothing within the interval, but for the last."""
+        """Show the progress; `best` is -inf before the first look. Writes once per interval, and at the end."""
         passed_s = seconds - self._shown_s
         if passed_s < self._interval_s and not last:
             return
@@ -77,7 +77,7 @@ class ProgressLine:
         return "  ".join(parts)
 
     def _left_s(self, seconds: float, env_steps: int) -> float | None:
-        """Until steps or seconds are used up; None where neither is limited."""
+        """Seconds until steps or time are used up; None if neither is limited."""
         order, left = self._order, []
         if order.seconds is not None:
             left.append(order.seconds - seconds)
@@ -94,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def interrupts(call: Callable[[], object]) -> Iterator[None]:
-    """Ctrl-C makes this call, once; then it interrupts as before. Only the main thread hears of it."""
+    """The first Ctrl-C makes this call; the next one interrupts as usual. Works in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What training leaves: a policy that acts, is evaluated, filmed, plotted and saved."""
+"""The result of training: a policy that acts and can be evaluated, filmed, plotted and saved."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _PACKED = ".safetensors"
 
 
 class Policy:
-    """A greedy policy, NumPy in and out; normalization is inside.
+    """A greedy policy, with NumPy arrays in and out; it includes the normalization.
 
-    observation_space, action_space   as the policy knows them: observations that are no Box are flattened
+    observation_space, action_space   of the policy: observations that are not a Box are flattened
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -73,7 +73,7 @@ class Policy:
         return actions[0] if is_single else actions
 
     def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The same in tensors: [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0."""
+        """The actions in tensors: [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0."""
         with torch.inference_mode():
             mask = None if action_mask is None else action_mask.unsqueeze(0)
             return self._actor.greedy(observation.unsqueeze(0), mask)[0]
@@ -89,13 +89,13 @@ class Policy:
 
 
 class Result:
-    """The best policy of a training, and how it went.
+    """The best policy of a training, and the training's history.
 
-    policy       acts
-    best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None where it has none
-    history      the looks at the members during training, the first one first
-    stopped_by   "target", "steps", "seconds", "callback", "interrupt" or "diverged"; "" where that is not known
-    checkpoint   what `save` writes
+    policy       the policy
+    best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None without one
+    history      the looks at the members during training, oldest first
+    stopped_by   "target", "steps", "seconds", "callback", "interrupt" or "diverged"; "" if unknown
+    checkpoint   the checkpoint that `save` writes
     """
 
     def __init__(
@@ -106,8 +106,7 @@ class Result:
         stopped_by: str = "",
         target: float | None = None,
     ) -> None:
-        """`source`: the environment's, else that which the checkpoint names. Raises InvalidInput for a checkpoint that
-        cannot act."""
+        """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
         self._source, self._target = source, target
@@ -116,33 +115,33 @@ class Result:
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """Of the episodes of `best`, [episodes]; empty where there is none."""
+        """The returns of the episodes of `best`, [episodes]; empty without one."""
         return np.array(self.best.returns if self.best else ())
 
     @property
     def environment(self) -> str:
-        """The id of what it was trained in, or `module:Name`."""
+        """The id of the training environment, or `module:Name`."""
         return self._spec.name
 
     @property
     def algorithm(self) -> str:
-        """Its name."""
+        """The name of the algorithm."""
         return str(self.checkpoint.metadata["algorithm"])
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """All of the best member's."""
+        """All hyperparameters of the best member."""
         return dict(self.checkpoint.metadata["hyperparameters"])
 
     @property
     def env_steps(self) -> int:
-        """For which the best policy had been trained, by its own environments."""
+        """Environment steps of the best member when its policy was selected."""
         return int(self.checkpoint.metadata.get("env_steps", 0))
 
     def evaluate(self, episodes: int = 32, *, seed: int = 0) -> EvaluationResult:
         """Greedy episodes with the seeds `seed`, `seed` + 1, …; the same seeds give the same returns.
 
-        Raises InvalidInput for an environment that cannot be had (see `load`), or of other spaces.
+        Raises InvalidInput for an environment that is unavailable (see `load`), or has other spaces.
         """
         if episodes < 1:
             raise InvalidInput(f"episodes: expected at least 1, got {episodes}")
@@ -159,10 +158,10 @@ class Result:
 
     def video(self, path: Path | str = "policy.mp4", *, seed: int = 0) -> Recording:
         """Film one greedy episode into an MP4 file. Raises PreconditionFailed without the extra podracer-core[video],
-        and InvalidInput where nothing draws the environment."""
+        and InvalidInput for an environment that draws no pictures."""
         source = self._found_source()
         if source.batched is not None:
-            raise InvalidInput(f"nothing draws {source.spec.name}: it is batched")
+            raise InvalidInput(f"{source.spec.name} cannot be filmed: it is batched")
         return record_video(source.spec, self.policy.act, path, seed=seed, make=source.make)
 
     def plot(self) -> Any:
@@ -175,8 +174,8 @@ class Result:
         return plot_looks(self.history, f"{self.algorithm} in {self.environment}", self._target)
 
     def save(self, path: Path | str) -> Path:
-        """Into a folder, as all checkpoints are: `podracer evaluate`, `serve` and `export` take it. Or into one file
-        `….safetensors` with what acting needs. Returns the path; what is there is replaced."""
+        """Save a checkpoint to a folder, which `podracer evaluate`, `serve` and `export` accept. Or save the parts that
+        acting needs to one file `….safetensors`. Replaces what exists. Returns the path."""
         path = Path(path)
         if path.suffix == _PACKED:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,12 +213,11 @@ def load(
     environment_arguments: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
 ) -> Result:
-    """What `Result.save` wrote, or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
+    """Load a saved `Result` or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
 
     `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function, or in
-    an id with a module such as `minigrid:MiniGrid-Empty-5x5-v0`: no file can start code. Else the checkpoint names it.
-    No pickle is read. Raises InvalidInput where there is no checkpoint, DataCorrupted for one whose bytes are not what
-    was written.
+    an id with a module such as `minigrid:MiniGrid-Empty-5x5-v0`: a file must not start code. Otherwise the checkpoint
+    names it. No pickle is read. Raises InvalidInput if there is no checkpoint, DataCorrupted if its bytes have changed.
     """
     path = Path(path)
     if path.suffix == _PACKED:

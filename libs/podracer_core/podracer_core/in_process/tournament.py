@@ -1,4 +1,4 @@
-"""`run`: a job file, run by the services of this machine as `podracer run` does it."""
+"""`run`: run a job file on this machine, as `podracer run` does."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TARGET_MISSED, _INTERRUPTED = 3, 130  # exit codes of the command, beside 0
 
 
 def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = True) -> Result:
-    """Run a job on this machine from start to end, on from where it stopped in the state `folder`; its best policy.
+    """Run a job on this machine and return its best policy. Continues an interrupted run of the same state `folder`.
 
-    The tournament's services are processes that end with the call. Ctrl-C suspends the job and returns the best so far.
-    `history` has what was known of the best at each moment. Raises ImportError without the package podracer-client,
-    InvalidInput for a job file that cannot be right, PreconditionFailed for a job that fails or has no policy.
+    The services are processes that end with the call. Ctrl-C suspends the job and returns the best policy so far.
+    `history` holds the best evaluation over time. Raises ImportError without the package podracer-client, InvalidInput
+    for an invalid job file, PreconditionFailed for a job that fails or has no policy.
     """
     if importlib.util.find_spec(_CLIENT) is None:
         raise ImportError(
@@ -61,7 +61,7 @@ def run(job_file: Path | str, *, folder: Path | str = "runs", progress: bool = T
 
 @contextmanager
 def _running(command: Sequence[str], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
-    """The command, which Ctrl-C has suspend its job. It is told to leave at once where anything goes wrong here."""
+    """Run the command. Ctrl-C makes it suspend its job. An error here tells it to leave at once."""
     # In a session of its own, so that Ctrl-C reaches it once, from here.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
     with process, interrupts(lambda: process.send_signal(signal.SIGINT)):
@@ -73,7 +73,7 @@ def _running(command: Sequence[str], errors: IO[str]) -> Iterator[subprocess.Pop
 
 
 def _note(looks: list[Look], event: dict[str, Any]) -> None:
-    """Add the best of a moment, if it is news."""
+    """Add the current best, if it is new."""
     best, env_steps = event["best_return"], event["env_steps"]
     if best is None or (looks and (looks[-1].returns, looks[-1].env_steps) == ((best,), env_steps)):
         return

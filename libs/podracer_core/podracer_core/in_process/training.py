@@ -40,7 +40,7 @@ from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3
-_USUAL_S = 150.0  # the length of a training whose length is not known
+_USUAL_S = 150.0  # the assumed length of a training of unknown length
 _FEWEST_TO_REPLACE = 4  # members
 _UNLIMITED_EPISODE_STEPS = 1000
 
@@ -76,15 +76,15 @@ def train(
     seconds          of training and evaluation
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
-    search           search what the algorithm has ranges for, where members may differ
+    search           search the hyperparameters that members may differ in, by the algorithm's own ranges
     seed             member m has `seed` + m
-    device           "cpu", "cuda", "cuda:1"; "auto": a GPU where there is one and the environment can be on it
+    device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
     callbacks        see `Callback`
 
-    One of target, steps and seconds is required; whichever comes first ends it. Ctrl-C ends it too, with the result so
-    far. With something to search and four members or more, the worst quarter goes on as mutated children of the best,
-    after each tenth of training. Raises InvalidInput for arguments that cannot be right, and what the
-    environment's code raises.
+    One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
+    result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
+    worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
+    errors.
     """
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps),
@@ -189,7 +189,7 @@ class _Training:
         return time.monotonic() - self._began_at
 
     def _tell(self, session: TrainingSession, *, last: bool = False) -> None:
-        """Looks go to the callbacks, and all to the line of progress; then the worst members may be replaced."""
+        """Report looks to the callbacks, update the line of progress, and replace the worst members if due."""
         selection = _selection(session)
         for judged in _by_look(selection.take_news()):
             self._best_mean = max(self._best_mean, *(one.result.mean for one in judged))
@@ -208,7 +208,7 @@ class _Training:
             self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
 
     def _replace(self, session: TrainingSession, judged: Sequence[Judgement]) -> None:
-        """Let the best go on in place of the worst, a tenth of training after it was done last."""
+        """Replace the worst members by children of the best, once per tenth of training."""
         order, now = self._order, session.moment()
         if not order.ranges or order.members < _FEWEST_TO_REPLACE:
             return
@@ -228,13 +228,13 @@ class _Training:
             self._stopped_by = self._stopped_by or "callback"
 
     def _rank(self, judgement: Judgement) -> tuple[bool, float]:
-        """A look of a few episodes is luckier than a full evaluation."""
+        """Full evaluations rank above looks, whose few episodes may be lucky."""
         result = judgement.result
         score = result.mean if self._order.statistic == "mean" else result.lower_bound
         return result.episodes >= self._order.episodes, score
 
     def _values_of(self, snapshot: Snapshot) -> Values:
-        """What it was trained with."""
+        """The values that the snapshot was trained with."""
         then = (values for version, values in self._former if snapshot.version <= version)
         return next(then, self._values)[snapshot.member]
 

@@ -1,8 +1,8 @@
-"""What a user asks for; no torch.
+"""The specification of a job; no torch.
 
-spec          the job, made of one module for each of its sections: fields, defaults, checks, both ways to the message;
-              what cannot be right is found before anything is created
+spec          the job; one module per section has its fields, defaults, checks and conversions to and from the message.
+              Mistakes are found before the job is created
 environment, objective, search, evolution, pod, continuous, warm_start    the sections
-messages      how a section becomes a message and back; checks: how mistakes are gathered
+messages      conversion of a section to a message and back; checks: gathers mistakes
 job_file      job.yaml -> JobSpec; matrix, experiment: a file that makes several jobs
 """

@@ -1,4 +1,4 @@
-"""Gathering what is wrong with a job."""
+"""Gathers the mistakes in a job."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from podracer_core.errors import FieldViolation, InvalidInput
 
 MAX_COUNT = (1 << 62) - 1
-"""The greatest whole number that every part of the system can add to another one."""
+"""The greatest count: two of them can be added without overflow in every part of the system."""
 
 _EXTENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 def is_extension_name(text: str) -> bool:
-    """Whether an installed package's generator, updater or fusion could be called `text`."""
+    """Whether `text` is a valid name of an installed generator, updater or fusion."""
     return _EXTENSION.fullmatch(text) is not None
 
 
@@ -24,26 +24,26 @@ class Checks:
         self.violations: list[FieldViolation] = []
 
     def that(self, condition: bool, field: str, message: str) -> bool:
-        """Note `message` unless the condition holds; whether it does."""
+        """Note `message` unless the condition holds. Returns the condition."""
         if not condition:
             self.violations.append(FieldViolation(field, message))
         return condition
 
     def between(self, value: float | None, low: float, high: float, field: str) -> bool:
-        """Both ends are right too. None is right: it stands for a default."""
+        """Require `low <= value <= high`. None is valid: it stands for a default."""
         if value is None:
             return True
         return self.that(low <= value <= high, field, f"expected {low:_} to {high:_}, got {value!r}")
 
     def positive(self, value: float | None, high: float, field: str) -> bool:
-        """None is right: it stands for a default."""
+        """Require a value above 0. None is valid: it stands for a default."""
         if value is None or 0 < value <= high:
             return True
         most = f" and at most {high:_}" if value > high else ""
         return self.that(False, field, f"expected more than 0{most}, got {value!r}")
 
     def finish(self) -> None:
-        """Raises InvalidInput with all that was noted."""
+        """Raises InvalidInput with all noted mistakes."""
         if self.violations:
             message = "\n".join(str(violation) for violation in self.violations)
             raise InvalidInput(message, violations=self.violations, reason="INVALID_JOB")

@@ -1,4 +1,4 @@
-"""What goes on once a job has trained: retraining on other data, and generation after generation."""
+"""Work after a job's training: retraining on other data, and continuous jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MIN_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Continuous:
-    """Retraining: the job makes another one, a generation, whenever its data have changed or the interval has passed.
+    """Continuous training: the job makes a new job, a generation, whenever its data change or the interval has passed.
 
-    data_set   argument (a key of `data`) whose data set is watched; None: all that are given by name
-    interval   between the beginnings of two generations, in seconds; None: only on change
-    alias      what the champion is called
-    contest    arguments of the environment in which champion and challenger are compared, in place of the job's own
-    margin     by how much the challenger's mean has to be above the champion's
+    data_set   argument (a key of `data`) whose data set is watched; None: all data sets given by name
+    interval   seconds between the starts of two generations; None: only on change
+    alias      the alias of the champion
+    contest    arguments of the environment that compares champion and challenger, in place of the job's own
+    margin     by how much the challenger's mean must exceed the champion's
     """
 
     data_set: str | None = None
@@ -47,7 +47,7 @@ class Continuous:
         return write(self, job_pb2.Continuous())
 
     def check(self, check: Checks, environment: EnvironmentSpec, data: DataSets) -> None:
-        """That something can begin a generation, and that the environment of the contest can be one."""
+        """Check that a generation can begin, and that the contest's environment is valid."""
         named = sorted(name for name, file in data.items() if isinstance(file, NamedDataSet))
         if self.data_set is not None:
             expected = f"expected one of {', '.join(named)}" if named else "no argument under data has one"
@@ -68,11 +68,11 @@ class Continuous:
 
 @dataclass(frozen=True)
 class Retrain:
-    """Once training is over: the best candidate is trained once more, and is the job's policy then.
+    """Retraining: after training, the best candidate is trained once more and becomes the job's policy.
 
-    kwargs     arguments of the environment in place of the job's own: the days by which it was selected, too, say
-    env_steps  environment steps of it; None: as many as the candidate has taken
-    scratch    from new weights, with the candidate's algorithm and hyperparameters; else from the candidate's
+    kwargs     arguments of the environment in place of the job's own, for example to include the validation days
+    env_steps  environment steps of the retraining; None: as many as the candidate has taken
+    scratch    start from new weights, with the candidate's algorithm and hyperparameters; else from its weights
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -89,18 +89,18 @@ class Retrain:
         return write(self, job_pb2.Retrain())
 
     def check(self, check: Checks, environment: EnvironmentSpec, data: DataSets, continuous: Continuous | None) -> None:
-        """That the environment in which the best is trained once more can be one."""
+        """Check that the environment of the retraining is valid."""
         check.positive(self.env_steps, MAX_COUNT, "retrain.env_steps")
         _check_arguments(check, environment, data, self.kwargs, "retrain.kwargs")
         contest_is_apart = continuous is None or not self.kwargs or bool(continuous.contest)
-        message = "is needed beside retrain.kwargs: a challenger would meet the champion where it has been trained"
+        message = "is required with retrain.kwargs: else the contest plays in the environment that retraining used"
         check.that(contest_is_apart, "continuous.contest", message)
 
 
 def _check_arguments(
     check: Checks, environment: EnvironmentSpec, data: DataSets, arguments: Mapping[str, Any], field: str
 ) -> None:
-    """Arguments in place of the job's own, checked as the environment's; what is wrong with those is told there."""
+    """Check arguments that replace the job's own. Mistakes in the job's own are reported elsewhere."""
     if not arguments:
         return
     own, others = Checks(), Checks()

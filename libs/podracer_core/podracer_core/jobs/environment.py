@@ -1,4 +1,4 @@
-"""A job's `environment` and `data`, as far as it can be told without starting anything what is wrong with them."""
+"""A job's `environment` and `data`, with the checks that need not start the environment."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _WORDS: Mapping[type, str] = {
 
 @dataclass(frozen=True)
 class NamedDataSet:
-    """A data set of the project, by its name: whatever that stands for when the job is created.
+    """A data set of the project by name, with its content at the job's creation.
 
-    file   what it stood for; None where no server has looked yet. Two that have the same name are equal
+    file   that content; None until a server has looked it up. Two with the same name are equal
     """
 
     name: str
@@ -47,7 +47,7 @@ In a job file a path, or `{data_set: NAME}`.
 
 
 def data_from_message(message: job_pb2.JobSpec) -> DataSets:
-    """The files of a job, and the names. Raises InvalidInput for a file that cannot be one."""
+    """The files and named data sets of a job. Raises InvalidInput for a malformed file."""
     files = files_from_messages(message.data)
     return files | {name: NamedDataSet(data_set, files.get(name)) for name, data_set in message.data_sets.items()}
 
@@ -62,9 +62,9 @@ def data_to_message(data: DataSets, message: job_pb2.JobSpec) -> None:
 
 
 def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSets) -> Space | None:
-    """Its action space, where it is known without starting it."""
+    """Check the environment; returns its action space if that is known without starting it."""
     if not environment.id:
-        return None  # a user's own entry point: inspection tells
+        return None  # a user's own entry point: known after inspection
     try:
         info = find_environment(environment.id)
     except InvalidInput as error:
@@ -76,7 +76,7 @@ def check_environment(check: Checks, environment: EnvironmentSpec, data: DataSet
 
 
 def check_files(check: Checks, environment: EnvironmentSpec, data: DataSets) -> None:
-    """Sizes, and that no argument has two values."""
+    """Check sizes, and that no argument has two values."""
     if environment.code is not None:
         check.between(environment.code.size_bytes, 1, MAX_PACKED_BYTES, "environment.code.size_bytes")
     for name, file in data.items():
@@ -93,7 +93,7 @@ def check_files(check: Checks, environment: EnvironmentSpec, data: DataSets) -> 
 def _check_arguments(
     check: Checks, environment: EnvironmentSpec, data: DataSets, arguments: Iterable[ArgumentInfo]
 ) -> None:
-    """Names, and the kinds of values that the catalogue knows by their defaults; the rest is for inspection to tell."""
+    """Check names, and types of values by the catalogue's defaults; inspection finds other mistakes."""
     known = {argument.name: argument for argument in arguments}
     files = {name for name, argument in known.items() if argument.is_file}
     for name, value in environment.kwargs.items():
@@ -124,7 +124,7 @@ def _advice(name: str, known: Iterable[str]) -> str:
 
 
 def _value_problem(default: object, value: Any) -> str:
-    """Why a value cannot stand where `default` does; of a default of None nothing is known."""
+    """Why a value does not have the type of `default`; a default of None allows any type."""
     kind = type(default)
     if kind not in _WORDS or _fits(kind, value):
         return ""
@@ -143,7 +143,7 @@ def _fits(kind: type, value: Any) -> bool:
 
 
 def _written(value: object) -> str:
-    """As a job file has it, cut where it is long."""
+    """The value as in a job file, cut if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     text = repr(list(value) if isinstance(value, tuple) else value)

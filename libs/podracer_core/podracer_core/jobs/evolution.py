@@ -1,4 +1,4 @@
-"""How the agents of a job compete, and how new ones are made."""
+"""The competition of a job's agents, and how new agents are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_GENERATIONS = 1_000_000
 
 @dataclass(frozen=True)
 class Round:
-    """How long a cohort trains before its members are judged: seconds of the pod, or environment steps of one agent."""
+    """The length of a round, after which members are judged: seconds of the pod, or environment steps of one agent."""
 
     seconds: Seconds | None = None
     env_steps: int | None = None
@@ -33,16 +33,16 @@ class Evolution:
     replaced_fraction   part of a rung, from the bottom, that may be replaced
     exploration         probability of a fresh agent in place of an exploited one
     lineage_limit       places that one lineage may hold; None: half of the leaderboard, rounded up
-    keep_replay         checkpoints of off-policy agents always hold their transitions, which children inherit; if
-                        not, only those of an agent that has up to 16 MiB of them, where the object store is a folder
+    keep_replay         checkpoints of off-policy agents always hold their transitions, which children inherit; else
+                        only agents with at most 16 MiB of them store them, if the object store is a folder
     selection           how the parent of an exploited agent is selected
     crossover           probability that a child is fused from two parents of one shape
     noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own
     generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
     generations         of the generational scheduler; None: until the budget ends
-    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: in a tournament of
-                        several algorithms
-    ensemble_size       best candidates that also act together at the end; 0: none
+    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: only in a
+                        tournament of several algorithms
+    ensemble_size       number of best candidates in the ensemble at the end; 0: no ensemble
     """
 
     scheduler: Literal["tournament", "generational"] = "tournament"
@@ -84,9 +84,9 @@ class Evolution:
         return message
 
     def check(self, check: Checks) -> None:
-        """Each key by itself, and what goes together.
+        """Check each key, and the keys that depend on each other.
 
-        Whether the server has a generator or an updater of a name is for the server to say.
+        The server checks whether it has the generator and the updater.
         """
         self._check_places(check)
         one = (self.round.seconds is None) != (self.round.env_steps is None)

@@ -1,4 +1,4 @@
-"""Several jobs of one file: the product of its matrix, compared with each other afterwards."""
+"""An experiment: the jobs of one file with a matrix, compared afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What one file asks for. `axes` are the paths of its matrix; without one it is a single job."""
+    """The jobs of one file. `axes` are the paths of its matrix; without a matrix there is one job."""
 
     name: str
     axes: tuple[str, ...]
@@ -33,14 +33,14 @@ class Experiment:
 def load_experiment(path: Path) -> Experiment:
     """Read, build and validate a job file, with or without a matrix.
 
-    Raises InvalidInput with every mistake of every job, each once, with file, line, field, what was expected, and, if
-    only some jobs have it, the first combination that does.
+    Raises InvalidInput with every mistake of every job, each once, with file, line, field and the expected value. If
+    only some jobs have the mistake, it names the first such combination.
     """
     return _experiment(load_yaml(path), path.parent)
 
 
 def parse_experiment(text: str, source: str = "job.yaml", folder: Path = Path()) -> Experiment:
-    """The same from a text; see `podracer_core.jobs.job_file.parse_job`."""
+    """`load_experiment` of a text; see `podracer_core.jobs.job_file.parse_job`."""
     return _experiment(parse_yaml(text, source), folder)
 
 
@@ -66,7 +66,7 @@ def _experiment(document: Document, folder: Path) -> Experiment:
 
 
 def _told(violation: LocatedViolation, where: Sequence[Combination], jobs: int) -> LocatedViolation:
-    """With the combination that it is wrong in, unless it is wrong in all."""
+    """The mistake with its combination, unless all combinations have it."""
     if len(where) == jobs:
         return violation
     more = f", and {len(where) - 1:_} more" if len(where) > 1 else ""
@@ -74,7 +74,7 @@ def _told(violation: LocatedViolation, where: Sequence[Combination], jobs: int) 
 
 
 def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
-    """What every job would be told in words of its own."""
+    """Check the names and labels that the matrix makes, once for all jobs."""
     problems = []
     name, ending = _name(document), f"-{count}"
     if isinstance(name, str) and is_label(name) and len(name) + len(ending) > _MAX_NAME:
@@ -82,7 +82,7 @@ def _check_names(document: Document, paths: Sequence[str], count: int) -> None:
         problems.append(FieldViolation("name", message))
     labels = _labels(document)
     problems += [
-        FieldViolation(f"labels.{label}", "is given by the matrix; expected another label")
+        FieldViolation(f"labels.{label}", "is set by the matrix; choose another label")
         for label in (EXPERIMENT_LABEL, *map(axis_label, paths))
         if label in labels
     ]
@@ -95,7 +95,7 @@ def _named(combination: Combination, number: int) -> Document:
     document, name = combination.document, _name(combination.document)
     assert isinstance(document.root.value, Mapping), "a matrix has been found in it"
     children = dict(document.root.value)
-    if isinstance(name, str) and is_label(name):  # any other is told as it stands
+    if isinstance(name, str) and is_label(name):  # any other name is reported unchanged
         children["name"] = replace(children["name"], value=f"{name}-{number}")
         ours = {EXPERIMENT_LABEL: name, **{axis_label(path): text for path, text in combination.texts.items()}}
         labels = children.get("labels", Node({}, document.root.line, document.root.key_line))

@@ -1,4 +1,4 @@
-"""job.yaml -> JobSpec, every mistake told with its line."""
+"""job.yaml -> JobSpec; every mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from podracer_core.jobs.spec import JobSpec, validate
 from podracer_core.jobs.warm_start import Beginnings, WarmStart
 
 MATRIX = "matrix"
-"""The key of a job file that makes several jobs of it; see `podracer_core.jobs.experiment`."""
+"""The key of a job file with several jobs; see `podracer_core.jobs.experiment`."""
 
 _RANGE_EXPECTED = (
     "a value, or one of {uniform: [low, high]}, {log_uniform: [low, high]}, {integer_uniform: [low, high]}, "
@@ -35,20 +35,20 @@ _RANGE_EXPECTED = (
 def load_job_file(path: Path) -> JobSpec:
     """Read, build and validate a job file.
 
-    Raises InvalidInput with every mistake, each with file, line, field and what was expected. A `code` folder and the
-    files of `data` are relative to the job file; they are looked at here and read when the job is submitted.
+    Raises InvalidInput with every mistake, each with file, line, field and the expected value. A `code` folder and the
+    files of `data` are relative to the job file. They are checked here and read when the job is submitted.
     """
     return _one_job(load_yaml(path), path.parent)
 
 
 def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> JobSpec:
-    """The same from a text; `source` is what messages call it, `folder` what `code` and `data` are relative to."""
+    """`load_job_file` of a text. Messages name it `source`; `code` and `data` are relative to `folder`."""
     return _one_job(parse_yaml(text, source), folder)
 
 
 def _one_job(document: Document, folder: Path) -> JobSpec:
     if isinstance(document.root.value, Mapping) and MATRIX in document.root.value:
-        message = "makes several jobs, one is expected here; `podracer submit` and `podracer run` take them"
+        message = "makes several jobs, expected one; use `podracer submit` or `podracer run`"
         raise document.refuse([FieldViolation(MATRIX, message)])
     return build_job(document, folder)
 
@@ -146,7 +146,7 @@ def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion 
 
 
 def _data_file(file: Path) -> Path:
-    """The same. Raises InvalidInput for a data set that cannot be sent."""
+    """The path of a data set. Raises InvalidInput if it cannot be uploaded."""
     if not file.is_file():
         what = "a folder" if file.is_dir() else "another kind of thing" if file.exists() else "nothing"
         raise InvalidInput(f"expected a file; there is {what} at {file}")
@@ -158,7 +158,7 @@ def _data_file(file: Path) -> Path:
 
 
 def _resolved(folder: Path, path: Path) -> Path:
-    """A path of a job file in `folder`. Raises InvalidInput for one that nothing can be at, or that may not be seen."""
+    """A path of a job file in `folder`. Raises InvalidInput for an impossible or inaccessible one."""
     try:
         place = (folder / path.expanduser()).resolve()
         place.exists()
@@ -170,7 +170,7 @@ def _resolved(folder: Path, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _SearchSection:
-    """`search:` as it is written; the two parts have notations of their own."""
+    """`search:` as written; its two keys have their own notations."""
 
     algorithms: Any = "auto"
     space: Any = None
@@ -209,7 +209,7 @@ def _algorithms(builder: Builder, node: Node, path: str) -> Any:
 
 
 def search_space(values: Mapping[str, Any], name: str) -> tuple[Dimension, ...]:
-    """The dimensions that Python values say in the notation of `search.space`; `name` is what messages call them.
+    """The dimensions of a `search.space` given as Python values; messages name it `name`.
 
     Raises InvalidInput with every mistake.
     """

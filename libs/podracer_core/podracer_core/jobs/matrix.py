@@ -1,4 +1,4 @@
-"""`matrix:` in a job file: axes whose values are written into it in every combination."""
+"""`matrix:` in a job file: axes, of whose values every combination makes a job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_TEXT = 63
 
 _OPEN_SECTIONS = (("search", "space"), ("labels",), ("data",))  # what follows is one key, dots and all
 _GIVEN = ("name", "labels", "labels.experiment", f"labels.{MATRIX}")
-"""What the matrix gives itself; also what is below the last one."""
+"""Keys that the matrix sets itself, including the keys below the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values of the field at `path` of a job file; `texts` are what labels and people call them, each another."""
+    """Values of the field at `path` of a job file; `texts` are their distinct texts, for labels and users."""
 
     path: str
     values: tuple[Node, ...]
@@ -36,7 +36,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One value of each axis: their texts by path, and the job file with them in their places."""
+    """One value of each axis: their texts by path, and the job file that contains them."""
 
     texts: Mapping[str, str]
     document: Document
@@ -51,9 +51,9 @@ def axis_label(path: str) -> str:
 
 
 def split_matrix(document: Document) -> tuple[Document, tuple[Axis, ...]]:
-    """The file without its matrix, and the axes, none where it has no matrix.
+    """The file without its matrix, and its axes; none without a matrix.
 
-    Raises InvalidInput with line and field for what is no axis, or too many jobs.
+    Raises InvalidInput with line and field for an invalid axis, or too many jobs.
     """
     root = document.root
     if not isinstance(root.value, Mapping) or MATRIX not in root.value:
@@ -78,13 +78,13 @@ def split_matrix(document: Document) -> tuple[Document, tuple[Axis, ...]]:
 
 
 def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combination]:
-    """The product of the axes, the last one changing fastest. Raises InvalidInput where a value has no place."""
+    """The product of the axes, the last one changing fastest. Raises InvalidInput if a value does not fit."""
     for chosen in itertools.product(*(range(len(axis.values)) for axis in axes)):
         root = document.root
         for axis, index in zip(axes, chosen, strict=True):
             placed = _placed(root, axis.keys, axis.values[index])
             if placed is None:
-                message = "has no place: what is above it in the file is a value; write that as a section"
+                message = "does not fit: the key above it in the file holds a value, expected a section"
                 line = axis.values[index].line
                 raise document.refuse([LocatedViolation(f"{MATRIX}.{axis.path}", message, document.source, line)])
             root = placed
@@ -93,7 +93,7 @@ def combinations(document: Document, axes: Sequence[Axis]) -> Iterator[Combinati
 
 
 def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
-    """Why this cannot be an axis, or nothing."""
+    """Why this is not a valid axis; empty if it is."""
     keys = _keys(path)
     if not all(keys) or path in _GIVEN or path.startswith(f"{_GIVEN[-1]}."):
         return "expected the path of a field that may differ between jobs, such as seed or search.space.gamma"
@@ -101,7 +101,7 @@ def _axis_problem(path: str, node: Node, others: Mapping[str, Node]) -> str:
         return f"is too long for a label: expected at most {MAX_TEXT - len(axis_label(''))} characters"
     inside = [other for other in others if other != path and keys[: len(_keys(other))] == _keys(other)]
     if inside:
-        return f"is a part of the axis {inside[0]}: one of them is too much"
+        return f"is part of the axis {inside[0]}: keep one of the two"
     if not isinstance(node.value, tuple) or not node.value:
         return "expected a list of at least one value, such as [0, 1, 2]"
     plain = [item.plain() for item in node.value]
@@ -132,7 +132,7 @@ def _with_sections(root: Mapping[str, Node]) -> Mapping[str, Node]:
 
 
 def _placed(node: Node, keys: Sequence[str], value: Node) -> Node | None:
-    """`node` with `value` below it; sections that are not there are made. None where one on the way is a value."""
+    """`node` with `value` at the path; missing sections are added. None if a key on the path holds a value."""
     if node.value is not None and not isinstance(node.value, Mapping):
         return None
     key, *rest = keys
@@ -146,7 +146,7 @@ def _placed(node: Node, keys: Sequence[str], value: Node) -> Node | None:
 
 
 def _texts(values: Sequence[Node]) -> tuple[str, ...]:
-    """Long ones are cut, and told apart by their place in the list."""
+    """The texts of values. Long ones are cut and numbered by their place in the list."""
     texts = [_text(value.plain()) for value in values]
     return tuple(
         text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 7]}… #{place}" for place, text in enumerate(texts, 1)
@@ -154,7 +154,7 @@ def _texts(values: Sequence[Node]) -> tuple[str, ...]:
 
 
 def _text(value: object) -> str:
-    """As YAML has it in one line."""
+    """The value as YAML in one line."""
     match value:
         case None:
             return "null"

@@ -1,4 +1,4 @@
-"""A section of a job as a protobuf message, and back: fields of the same name; durations."""
+"""Conversion of a job's section to a protobuf message and back, by field names; durations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SectionMessage = TypeVar("SectionMessage", bound=Message)
 
 
 def read(kind: type[Section], message: Message, path: str = "", **given: Any) -> Section:
-    """A section of the dataclass `kind`, values unchecked; the fields that are `given` are not read.
+    """A section of the dataclass `kind`, with unchecked values. Fields in `given` are not read.
 
-    What the message leaves unset is the default, and so is 0 where that cannot be told from unset. Raises InvalidInput
-    that names the field, below `path`, for arguments that are no JSON values.
+    Unset fields get their default, and so does 0 in fields without presence. Raises InvalidInput that names the field,
+    below `path`, for arguments that are not JSON values.
     """
     known = message.DESCRIPTOR.fields_by_name.keys() - given.keys()
     names = [field.name for field in fields(kind) if field.name in known]  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ def read(kind: type[Section], message: Message, path: str = "", **given: Any) ->
 
 
 def write(section: object, message: SectionMessage) -> SectionMessage:
-    """Copy the fields of `section` into those of the same name; None, sections and collections are left out."""
+    """Copy the fields of `section` to those of the same name, without None, sections and collections."""
     known = message.DESCRIPTOR.fields_by_name
     for name, value in vars(section).items():
         field = known.get(name)
@@ -79,6 +79,6 @@ def _value(message: Message, name: str, path: str) -> Any:
 
 @functools.cache
 def _words(kind: EnumDescriptor) -> Mapping[int, str]:
-    """`lower_bound` by the number of TARGET_STATISTIC_LOWER_BOUND, and so on; 0, which is unset, has no word."""
+    """`lower_bound` by the number of TARGET_STATISTIC_LOWER_BOUND, and so on; 0 (unset) has no word."""
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {value.number: value.name.removeprefix(prefix).lower() for value in kind.values if value.number}

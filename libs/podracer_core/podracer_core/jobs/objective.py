@@ -1,4 +1,4 @@
-"""When a job stops, and by which episodes its candidates are judged."""
+"""The end of a job, and the episodes that its candidates are judged by."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ EVALUATION_FRACTION = 0.2
 """Part of a round that evaluation may take."""
 MIN_EPISODES, MAX_EPISODES = 8, 10_000
 MIN_BUDGET_S = 0.1
-"""A pod needs longer than this to do anything at all: the shortest round that the orchestrator leases."""
+"""The shortest round that the orchestrator leases; a pod achieves nothing in less."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """When to stop: at whichever comes first. A target, or one of the limits, is required.
+    """The job ends at the first of these. A target, or one of the limits, is required.
 
     target_return   return to reach
-    statistic       what has to reach it: the lower end of the mean's 95 % interval, or the mean itself
+    statistic       the statistic that must reach it: the lower end of the mean's 95 % interval, or the mean itself
     max_env_steps   environment steps of all agents together
     max_duration    active time, in seconds; pauses do not count
     max_cost        device seconds, evaluation included: of the pods' processors, or of their GPUs
@@ -47,7 +47,7 @@ class Objective:
         return write(self, evolution_pb2.Objective())
 
     def check(self, check: Checks) -> None:
-        """That there is an end, and that no limit is too short for any round."""
+        """Check that there is an end, and that no limit is too short for a round."""
         limits = (self.target_return, self.max_env_steps, self.max_duration, self.max_cost)
         has_end = any(limit is not None for limit in limits)
         check.that(has_end, "objective", "expected a target_return, max_env_steps, max_duration or max_cost; got none")
@@ -62,9 +62,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How candidates are judged: by this many episodes.
+    """The number of episodes that judge a candidate.
 
-    evaluator   the name of what judges them (`podracer.evaluators`); empty: greedy episodes
+    evaluator   name of an evaluator (`podracer.evaluators`); empty: greedy episodes
     """
 
     episodes: int = 32

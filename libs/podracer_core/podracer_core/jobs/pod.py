@@ -1,4 +1,4 @@
-"""The pods that work for a job: how many, how they are laid out, how several learners become one."""
+"""The pods that work for a job: their number, their layout, and the fusion of several learners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LEARNING_RATE = 100.0
 
 
 def is_profile_name(text: str) -> bool:
-    """Whether a profile of pods could be called `text`."""
+    """Whether `text` is a valid name of a pod profile."""
     return _PROFILE.fullmatch(text) is not None
 
 
@@ -39,7 +39,7 @@ class PodCount:
 
     @property
     def most(self) -> int:
-        """`max`, or `min` where it is not set."""
+        """`max`, or `min` if that is unset."""
         return self.min if self.max is None else self.max
 
 
@@ -54,12 +54,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class Fusion:
-    """How the learners of an agent become one.
+    """The fusion of an agent's learners.
 
     name           `mean`, `weighted` (by samples), `outer` (an outer optimizer), or an installed package's
     interval       updates between two fusions; None: an epoch's
-    quorum         learners, the lead among them, that must have answered; None: more than half
-    deadline       how long the others are waited for, in seconds
+    quorum         learners that must have answered, the lead included; None: more than half
+    deadline       how long to wait for the others, in seconds
     learning_rate  step size of the outer optimizer; None: 1
     momentum       of the outer optimizer; None: 0
     """
@@ -81,7 +81,7 @@ class Fusion:
         return write(self, job_pb2.Fusion(interval_updates=self.interval or 0))
 
     def check(self, check: Checks, learners: int) -> None:
-        """Each key by itself, and what goes together. Whether there is a fusion of a name is for the server to say."""
+        """Check each key, and the keys that depend on each other. The server checks whether it has the fusion."""
         expected = f"expected the name of an installed fusion, got {self.name!r}"
         check.that(is_extension_name(self.name), "pod.fusion.name", expected)
         check.between(self.interval, 1, MAX_INTERVAL, "pod.fusion.interval")
@@ -106,10 +106,11 @@ class Pod:
     envs_per_member environments of each; None: `auto`
     learners        learners of each agent, each in a pod of its own
     workers         of each pod, in the split layout
-    layout          split: processes of their own; fused: the learner does all; auto: fused for built-in environments
+    layout          split: workers and evaluator are processes; fused: all in the learner; auto: fused for built-in
+                    environments
     deterministic   lock-step, for bit-exact resume in the split layout too
-    fusion          how several learners become one; None: the mean, once an epoch
-    profile         name of where they run, of those that the operator of a cluster lists; empty: anywhere
+    fusion          fusion of several learners; None: the mean, once an epoch
+    profile         a pod profile, one that the operator of the cluster has defined; empty: anywhere
     """
 
     count: PodCount = field(default_factory=PodCount)
@@ -146,7 +147,7 @@ class Pod:
         return write(self, message)
 
     def check(self, check: Checks, population: int) -> None:
-        """Each key by itself, and what goes together."""
+        """Check each key, and the keys that depend on each other."""
         if check.between(self.count.min, 1, MAX_PODS, "pod.count.min"):
             check.between(self.count.most, self.count.min, MAX_PODS, "pod.count.max")
         if check.between(self.members, 1, MAX_MEMBERS, "pod.members") and self.members is not None:
@@ -173,7 +174,7 @@ class Pod:
         lock_step = "expected 1 with deterministic: true: the time at which other learners join is not reproducible"
         check.that(not self.deterministic, "pod.learners", lock_step)
         most, fitting = self.count.most, MAX_PODS // self.learners
-        if most <= MAX_PODS:  # else that is told already
+        if most <= MAX_PODS:  # otherwise that is reported already
             product = f"{most} times {self.learners} learners are more than {MAX_PODS} pods"
             check.that(most <= fitting, "pod.count.max", f"{product}: expected {fitting} at most")
         if self.fusion is not None:

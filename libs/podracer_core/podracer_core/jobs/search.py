@@ -1,4 +1,4 @@
-"""What a job searches: algorithms, and where their hyperparameters may be."""
+"""The search of a job: algorithms and the ranges of their hyperparameters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AlgorithmShare:
 
 @dataclass(frozen=True)
 class Dimension:
-    """Where one hyperparameter is searched; `algorithm` is empty where it is meant for every one that has it.
+    """The range of one hyperparameter; an empty `algorithm` means every algorithm that has it.
 
     In a job file the key is `gamma`, or `ppo.gamma` for one algorithm.
     """
@@ -75,10 +75,10 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Search:
-    """What to search.
+    """The algorithms and hyperparameters to search.
 
-    algorithms   none: `auto`, every one that can act in the environment
-    space        none: the algorithms' own search ranges; else what is not named keeps its default
+    algorithms   empty: `auto`, every algorithm that can act in the environment
+    space        empty: the algorithms' own search ranges; else unnamed hyperparameters keep their default
     """
 
     algorithms: tuple[AlgorithmShare, ...] = ()
@@ -96,14 +96,14 @@ class Search:
         return evolution_pb2.Search(algorithms=shares, space=[dimension.to_message() for dimension in self.space])
 
     def shares(self, action_space: Space | None) -> tuple[AlgorithmShare, ...]:
-        """The algorithms; for `auto` the automatic ones, in equal shares, that can act in `action_space`.
+        """The algorithms. For `auto`: those with `automatic` that can act in `action_space`, in equal shares.
 
-        Where that is None, not known yet, `auto` is every automatic one.
+        With None (unknown) `auto` means all of these.
         """
         return self.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
 
     def check(self, check: Checks, action_space: Space | None) -> None:
-        """`action_space` is None while it is not known: then only what no action space could put right is noted."""
+        """`action_space` is None while it is unknown: then only mistakes in any action space are noted."""
         if not self._check_algorithms(check):
             return  # what the space or the environment says of an unknown algorithm would only confuse
         if action_space is not None:
@@ -167,9 +167,9 @@ def _range_from_message(message: evolution_pb2.Dimension) -> Range:
 def _check_dimension(
     check: Checks, dimension: Dimension, infos: list[AlgorithmInfo], apart: set[str], *, settled: bool
 ) -> None:
-    """`infos` are what is searched, or, while that is not `settled`, what may be: then one that fits is enough.
+    """`infos` are the searched algorithms, or, if not `settled`, those that may be: then one that fits is enough.
 
-    The algorithms in `apart` have a range of their own for the same hyperparameter, which goes before a general one.
+    The algorithms in `apart` have their own range for the same hyperparameter, which overrides a general one.
     """
     field = f"search.space.{dimension.key}"
     names = [info.name for info in infos]
@@ -190,7 +190,7 @@ def _check_dimension(
 
 
 def _dimension_problems(dimension: Dimension, searched: list[AlgorithmInfo], *, settled: bool) -> list[str]:
-    """What is wrong with a range. Algorithms may disagree on it: then each problem says whose it is."""
+    """The problems of a range. If algorithms disagree on it, each problem names its algorithm."""
     having: list[str] = []
     problems: dict[str, list[str]] = {}
     for info in searched:
@@ -238,8 +238,7 @@ def _value_problems(knob: Hyperparameter, values: list[object]) -> list[str]:
 
 
 def _impossible_combinations(space: Sequence[Dimension], info: AlgorithmInfo) -> Iterator[tuple[str, str]]:
-    """Of hyperparameters that are right one by one: which should change, and why, for each pair that one agent could
-    draw in vain."""
+    """Pairs of valid hyperparameters that an agent cannot combine: which one should change, and why."""
     subsets, sizes = (
         [value for value in _reachable(space, info, name) if isinstance(value, int)]
         for name in ("subset_size", "ensemble_size")
@@ -251,7 +250,7 @@ def _impossible_combinations(space: Sequence[Dimension], info: AlgorithmInfo) ->
 
 
 def _reachable(space: Sequence[Dimension], info: AlgorithmInfo, name: str) -> list[HyperparameterValue]:
-    """The values that `name` may have, of a range its ends; none where the algorithm has no such hyperparameter."""
+    """The possible values of `name`, or the ends of its range; none if the algorithm has no such hyperparameter."""
     knob = next((knob for knob in info.hyperparameters if knob.name == name), None)
     if knob is None:
         return []

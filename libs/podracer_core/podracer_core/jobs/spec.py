@@ -1,6 +1,6 @@
-"""A job as frozen dataclasses: the same words as in a job file (DESIGN §11), defaults filled in.
+"""A job as frozen dataclasses, with the keys of a job file (DESIGN §11) and defaults filled in.
 
-Building one checks nothing but types; `validate` tells what cannot be right before anything is created.
+Building one checks types only; `validate` finds all other mistakes before the job is created.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MAX_WEIGHT = 1e6
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a user asks for.
+    """The specification of a job.
 
     name         a DNS label: lower-case letters, digits and `-`
     seed         of everything
     weight       share of a pool that several jobs use, relative to the others
-    data         what the environment's constructor gets as paths, besides `environment.kwargs`
-    labels       free words for the user's own use
-    continuous   present: the job trains nothing itself, but makes one that does whenever its data change
-    warm_start   agents of another job that the first ones start from
-    retrain      present: the best candidate is trained once more before the job ends
+    data         files that the environment's constructor gets as paths, besides `environment.kwargs`
+    labels       free text for the user's own use
+    continuous   set: the job does not train; it makes a job that does whenever its data change
+    warm_start   agents of another job that the first agents start from
+    retrain      set: the best candidate is trained once more before the job ends
     """
 
     name: str
@@ -62,7 +62,7 @@ class JobSpec:
 
     @classmethod
     def from_message(cls, message: job_pb2.JobSpec) -> JobSpec:
-        """With the defaults filled in, values unchecked. Raises InvalidInput naming each field that has no form."""
+        """With defaults filled in and values unchecked. Raises InvalidInput that names each malformed field."""
         violations: list[FieldViolation] = []
 
         def part(field: str, decode: Callable[[], Part]) -> Part | None:
@@ -121,8 +121,8 @@ class JobSpec:
 def validate(spec: JobSpec) -> None:
     """Raises InvalidInput whose violations name every bad field by its path in a job file (`search.space.gamma`).
 
-    An algorithm that cannot act is told here only where the environment is a built-in one; for any other
-    `validate_action_space` follows once the environment has been inspected.
+    Algorithms that cannot act are found here for built-in environments only; for others `validate_action_space` follows
+    once the environment has been inspected.
     """
     check = Checks()
     _check_job(check, spec)
@@ -143,7 +143,7 @@ def validate(spec: JobSpec) -> None:
 
 
 def validate_competition(search: Search, evolution: Evolution, action_space: Space | None) -> None:
-    """The part of `validate` that a leaderboard is made from."""
+    """The part of `validate` that concerns the leaderboard."""
     check = Checks()
     evolution.check(check)
     search.check(check, action_space)
@@ -151,9 +151,9 @@ def validate_competition(search: Search, evolution: Evolution, action_space: Spa
 
 
 def validate_action_space(search: Search, action_space: Space) -> None:
-    """Raises InvalidInput if an algorithm that the job lists cannot act there, or `auto` finds none that can.
+    """Raises InvalidInput if an algorithm of the job cannot act in the space, or `auto` finds none that can.
 
-    A search space that `auto` is to be used with can be judged fully only now, and is.
+    With `auto` the search space can be checked completely only now.
     """
     check = Checks()
     search.check(check, action_space)
@@ -161,7 +161,7 @@ def validate_action_space(search: Search, action_space: Space) -> None:
 
 
 def shortened_rounds(spec: JobSpec) -> Iterator[str]:
-    """What a user should know of a valid job whose whole budget is less than one round: that round is cut to it."""
+    """Warnings for a valid job whose whole budget is less than one round: the round is shortened to it."""
     objective, round_ = spec.objective, spec.evolution.round
     members = spec.pod.members or 1
     if round_.env_steps is not None and objective.max_env_steps is not None:
@@ -189,7 +189,7 @@ def _check_job(check: Checks, spec: JobSpec) -> None:
 
 
 def _check_budget(check: Checks, spec: JobSpec) -> None:
-    """That one agent can take at least one step; a budget that is only short cuts the round, see shortened_rounds."""
+    """Check that an agent can take at least one step. A short budget only shortens the round: see shortened_rounds."""
     limit, envs = spec.objective.max_env_steps, spec.pod.envs_per_member
     if limit is not None and envs is not None and limit > 0 and envs > 0:
         message = f"is too few for any round: one step in each of an agent's {envs:_} environments; got {limit:_}"

@@ -25,7 +25,7 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Founder:
-    """An agent of another job that a new one starts from: its checkpoint, and what it was trained with."""
+    """An agent of another job that a new one starts from: its checkpoint and its specification."""
 
     agent: str
     prefix: str
@@ -50,7 +50,7 @@ class Founder:
 
 
 Beginnings = WarmStart | tuple[Founder, ...]
-"""What the first agents start from: as it is asked for, or once the other job's leaderboard has answered."""
+"""Where the first agents start from: as requested, or as looked up on the other job's leaderboard."""
 
 
 def founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:
@@ -61,7 +61,7 @@ def founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:
 
 
 def check_warm_start(check: Checks, warm_start: Beginnings, search: Search) -> None:
-    """Counts, and that the job searches the founders' algorithms."""
+    """Check counts, and that the job searches the founders' algorithms."""
     if isinstance(warm_start, WarmStart):
         check.that(bool(warm_start.job), "warm_start.job", "expected the name of a job")
         check.between(warm_start.candidates, 1, MAX_FOUNDERS, "warm_start.candidates")

@@ -1,6 +1,6 @@
 """A light client of the Kubernetes API.
 
-access   where the API server is, and who we are there
+access   the API server's address and this process's credentials
 api      the few calls that Podracer makes
-active_label  by which a Service finds the active one of two Pods
+active_label  the label by which a Service finds the active one of two Pods
 """

@@ -1,4 +1,4 @@
-"""Where the API server is, and who we are there: a service account in the cluster, or a kubeconfig outside of it."""
+"""The API server's address and this process's credentials: a service account in the cluster, else a kubeconfig."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from podracer_core.errors import InvalidInput, Unavailable
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_S = 30.0
-"""A service account's token changes about once an hour: its file is read again so often."""
+"""A service account's token changes about once an hour: this is how often its file is read again."""
 
 
 @dataclass
 class ClusterAccess:
-    """`server` is a URL, `namespace` where the pods live. A token in a file is read again and again."""
+    """`server` is a URL, `namespace` where the pods live. A token file is read again regularly."""
 
     server: str
     namespace: str
@@ -37,9 +37,9 @@ class ClusterAccess:
     _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """What shows who we are; the former token stays where its file cannot be read any more.
+        """The credentials of a call. If the token's file becomes unreadable, the previous token stays in use.
 
-        Raises OSError or Unavailable while there is no token yet: no call goes out without it.
+        Raises OSError or Unavailable while there is no token yet: no call is made without one.
         """
         if self.token_file is not None:
             with self._reading:  # a thread that comes meanwhile waits for the token of the first one
@@ -59,7 +59,8 @@ class ClusterAccess:
 
 
 def in_cluster(account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ) -> ClusterAccess:
-    """As a pod of the cluster. Raises InvalidInput where this process is none, or has no service account."""
+    """The access of a pod in the cluster. Raises InvalidInput if this process is not in one, or has no service
+    account."""
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     if not host or not port:
         raise _wrong(
@@ -80,7 +81,7 @@ def in_cluster(account: Path = ACCOUNT, environment: Mapping[str, str] = os.envi
 
 
 def read_kubeconfig(path: Path) -> ClusterAccess:
-    """By the current context of a kubeconfig: a token, or a client certificate. Raises InvalidInput."""
+    """The access by the current context of a kubeconfig: a token, or a client certificate. Raises InvalidInput."""
     try:
         config = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -118,7 +119,7 @@ def _named(path: Path, config: Mapping[str, Any], kind: str, name: Any) -> Mappi
 
 
 def _content(path: Path, entry: Mapping[str, Any], key: str) -> bytes:
-    """What `key` names as a file, or `key`-data holds; empty where neither is there."""
+    """The content of the file named by `key`, or of `key`-data; empty if neither exists."""
     try:
         if f"{key}-data" in entry:
             return base64.b64decode(entry[f"{key}-data"])

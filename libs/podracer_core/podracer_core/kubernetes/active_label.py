@@ -20,10 +20,10 @@ EVERY_S, RETRY_S = 15.0, 2.0
 
 
 async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]]) -> None:
-    """For ever: have the Pod `pod` of this process be the only one of its StatefulSet with the label.
+    """Runs forever: keep the label on the Pod `pod` of this process, and off the other Pods of its StatefulSet.
 
-    `check_active` raises where another process has taken over; it is asked each time. Outside of a cluster there is
-    nothing to do.
+    `check_active` raises if another process has taken over; it is called each time. Outside a cluster this does
+    nothing.
     """
     api: ClusterApi | None = None
     while pod and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -33,12 +33,12 @@ async def keep_active_label(pod: str, check_active: Callable[[], Awaitable[None]
             await asyncio.to_thread(move_label, api, pod)
             await asyncio.sleep(EVERY_S)
         except PodracerError as error:
-            logger.warning("the Service may not lead here, it is tried again: %s", error.message)
+            logger.warning("cannot point the Service at this pod, retrying: %s", error.message)
             await asyncio.sleep(RETRY_S)
 
 
 def move_label(api: ClusterApi, pod: str) -> None:
-    """Take the label off the other Pods, then put it on `pod`: never are there two."""
+    """Remove the label from the other Pods, then add it to `pod`: never do two Pods have it."""
     name = pod.rpartition("-")[0]
     for other in {f"{name}-{ordinal}" for ordinal in range(REPLICAS)} - {pod}:
         with suppress(NotFound):

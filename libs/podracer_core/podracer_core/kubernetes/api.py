@@ -39,18 +39,19 @@ Selector = Mapping[str, str]
 """`labelSelector` or `fieldSelector` of a list or a watch."""
 
 EXPIRED = "EXPIRED"
-"""Reason of a PreconditionFailed: the server has forgotten what came after that resource version; list again."""
+"""Reason of a PreconditionFailed: the server no longer has the changes after that resource version; list again."""
 
 WATCH_S = 60
-"""How long the server goes on with a watch; the next one begins where it ended."""
+"""How long the server keeps a watch open; the next one begins where it ended."""
 CALLS = 8
-"""Calls at once, watches apart."""
+"""The most calls at a time, watches not included."""
 _WATCHES = 3
 _CONNECT_S, _ANSWER_S = 5.0, 10.0
 _PAGE = 500
 _MAX_LINE_BYTES = 16 << 20
 _LACKS_A_VERB = re.compile(r"\bcannot \w+ (resource|path)\b")
-"""How authorizers refuse; any other 403 is of admission: a webhook, a policy, Pod Security, a quota."""
+"""The text of a refusal by an authorizer; any other 403 comes from admission: a webhook, a policy, Pod Security, a
+quota."""
 
 
 class Watch:
@@ -81,8 +82,8 @@ class Watch:
 
 
 class ClusterApi:
-    """Calls in one namespace. Safe to use from several threads. Every method raises Unavailable where the server does
-    not answer, and PermissionRefused where we may not do what it is asked."""
+    """Calls in one namespace. Safe to use from several threads. Every method raises Unavailable if the server does
+    not answer, and PermissionRefused without the permission for the call."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self.namespace = access.namespace
@@ -92,7 +93,7 @@ class ClusterApi:
         )
 
     def list(self, resource: Resource, selector: Selector) -> tuple[list[Item], str]:
-        """The objects that it selects, and the resource version from which to watch."""
+        """The selected objects, and the resource version from which to watch."""
         items: list[Item] = []
         query = {**selector, "limit": str(_PAGE)}
         while True:
@@ -104,7 +105,7 @@ class ClusterApi:
             query["continue"] = metadata["continue"]
 
     def watch(self, resource: Resource, selector: Selector, version: str) -> Watch:
-        """What happens after a resource version, for WATCH_S at most."""
+        """The events after a resource version, for at most WATCH_S."""
         query = {
             **selector,
             "resourceVersion": version,
@@ -122,17 +123,18 @@ class ClusterApi:
         return self._call("GET", resource, name, verb="get")
 
     def create(self, resource: Resource, body: Item) -> Item:
-        """What the server has made of it. Raises AlreadyExists, Exhausted (a quota), InvalidInput."""
+        """Create an object and return it as the server has stored it. Raises AlreadyExists, Exhausted (a quota),
+        InvalidInput."""
         return self._call("POST", resource, body["metadata"]["name"], body=body, verb="create")
 
     def patch(self, resource: Resource, name: str, change: Item) -> Item:
-        """Change those fields of an object that `change` names. Raises AlreadyExists where it names a resourceVersion
-        and the object has another one by now."""
+        """Change those fields of an object that `change` names. Raises AlreadyExists if it has a resourceVersion
+        and that of the object has changed."""
         return self._call("PATCH", resource, name, body=change, verb="patch")
 
     def delete_job(self, name: str, uid: str, propagation: Literal["Foreground", "Background"]) -> None:
-        """Delete a Job and its pods: it is there until they are gone, or it goes first, even if it waited for them
-        before. Nothing where it is gone."""
+        """Delete a Job and its pods: the Job after its pods, or before them, even if an earlier call made it wait for
+        them. Does nothing if the Job does not exist."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -145,7 +147,7 @@ class ClusterApi:
             return
 
     def warnings(self, name: str) -> Sequence[str]:
-        """What went wrong with an object lately, as its controllers say, oldest first."""
+        """The recent warnings of controllers about an object, oldest first."""
         query = {"fieldSelector": f"involvedObject.name={name},type=Warning", "limit": str(_PAGE)}
         found = self._call("GET", "events", query=query, verb="list")
         events = sorted(
@@ -210,7 +212,7 @@ class ClusterApi:
 
 
 def _refusal(what: str, code: int, status: Item) -> PodracerError:
-    """What a Status means to us."""
+    """The error for a Status of the API."""
     said = str(status.get("message") or f"HTTP {code}")
     message = f"{what}: {said}"
     if code == 404:
@@ -222,9 +224,9 @@ def _refusal(what: str, code: int, status: Item) -> PodracerError:
     if code == 403 and "exceeded quota" in said:
         return Exhausted(said, reason="QUOTA_EXCEEDED")
     if code == 401:
-        return PermissionRefused(f"{what}: the API server does not know our token: {said}")
+        return PermissionRefused(f"{what}: the API server rejects this token: {said}")
     if code == 403 and (_LACKS_A_VERB.search(said) or not status):
-        return PermissionRefused(f"we may not {what}: {said}")
+        return PermissionRefused(f"not permitted to {what}: {said}")
     if code in (400, 403, 405, 413, 415, 422) or "failed calling webhook" in said:
         return InvalidInput(message, reason="REFUSED_BY_CLUSTER")
     return Unavailable(message)
@@ -237,4 +239,4 @@ def _mapped_failures(what: str) -> Iterator[None]:
     except (HTTPError, OSError) as error:
         raise Unavailable(f"{what}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unavailable(f"{what}: the answer is no object of the API: {error!r}") from error
+        raise Unavailable(f"{what}: the answer is not an API object: {error!r}") from error

@@ -1,14 +1,14 @@
-"""Price tables: what is done with them without torch, for StockTrading-v0 and `podracer data`.
+"""Price tables for StockTrading-v0 and `podracer data`; no torch.
 
 reading       CSV, Parquet or Arrow -> columns
 wall_clock    times with a zone
-table         … checked, ticker by ticker in the order of time; tickers on one time axis, gaps as the user says
+table         checked tables, ticker by ticker in order of time; tickers on one time axis, with the user's rule for gaps
 ex_rights     unadjusted ex-rights dates found and smoothed
-canonical     the one Parquet file that a table is stored as, and new bars behind those that it has
-inspection    what is remarkable about a table: gaps, splits, jumps
-synthetic     invented markets
+canonical     the Parquet file in which a table is stored, and appending bars to it
+inspection    remarkable data in a table: gaps, splits, jumps
+synthetic     synthetic markets
 
-This file says how a table is refused; pyarrow and talib are imported when a table is opened.
+This module has the error for a refused table; pyarrow and talib are imported when a table is opened.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from podracer_core.errors import InvalidInput, PreconditionFailed
 FIELD = "environment.kwargs"
 
 COLUMNS = ("ticker", "time", "open", "high", "low", "close", "volume")
-"""Of every table."""
+"""The columns of every table."""
 
 
 def refusal(name: str, message: str) -> InvalidInput:
-    """The error that blames one argument of the constructor of StockTrading-v0, where tables come to their use."""
+    """The error for one argument of the constructor of StockTrading-v0, which uses the tables."""
     return InvalidInput(message, field=f"{FIELD}.{name}")
 
 
 def trading_library(module: str) -> Any:
-    """The module of that name. Raises PreconditionFailed where the extra is not installed."""
+    """The module of that name. Raises PreconditionFailed if the extra is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

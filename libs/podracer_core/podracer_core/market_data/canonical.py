@@ -1,7 +1,7 @@
-"""The one Parquet file that a table is stored as: the same bytes for the same table, with what was done to it beside.
+"""The Parquet file of a stored table: the same bytes for the same table, with a record of all changes to its prices.
 
-Rows stand ticker after ticker, in each in the order of time. The metadata of the file says its schema's version, where
-the table came from, whether its prices are adjusted, and by which factors, so that unadjusted bars can be appended.
+Rows are sorted by ticker and time. The metadata of the file has the version of its schema, the source of the table,
+whether its prices are adjusted, and the factors, so that unadjusted bars can be appended.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _NAMES = ("open", "high", "low", "close", "volume")
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a canonical file says of itself.
+    """The origin of a canonical file, stored in its metadata.
 
-    source        name of the file that it was made of
-    adjust        auto: prices are adjusted by `ex_rights`; none: as they came
-    daily_limit   that ex-rights dates were told by; None: as the market showed
+    source        name of the source file
+    adjust        auto: prices are adjusted by `ex_rights`; none: unchanged
+    daily_limit   the limit by which ex-rights dates were found; None: as observed in the market
     ex_rights     dates that were smoothed
-    tickers, rows, first, last   what there is, first and last time
+    tickers, rows, first, last   their number, first and last time
     """
 
     source: str
@@ -60,7 +60,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Provenance:
-        """Raises InvalidInput for a schema that is not known here, and for what is none."""
+        """The provenance in a text. Raises InvalidInput for an unknown schema, and for any other text."""
         try:
             values = json.loads(text)
             if (schema := values.pop("schema")) != _SCHEMA:
@@ -72,7 +72,7 @@ class Provenance:
 
 
 def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> str:
-    """Write the file, whole or not at all, and return its SHA-256. Raises InvalidInput where it cannot be written."""
+    """Write the file atomically and return its SHA-256. Raises InvalidInput if it cannot be written."""
     arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
     first, last = moment(table.time.min()), moment(table.time.max())
     provenance = replace(provenance, tickers=table.tickers, rows=len(table.time), first=first, last=last)
@@ -89,7 +89,7 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
                 parquet.write_table(rows, file, compression="zstd", store_schema=True)
                 file.flush()
                 draft.chmod(0o644)
-                os.replace(draft, path)  # noqa: PTH105 - the one call that says so
+                os.replace(draft, path)  # noqa: PTH105 - its name says that it replaces the file
             finally:
                 draft.unlink(missing_ok=True)
     except OSError as error:
@@ -98,7 +98,7 @@ def write_canonical(table: PriceTable, path: Path, provenance: Provenance) -> st
 
 
 def read_provenance(path: Path) -> Provenance | None:
-    """What the file says of itself; None for one that `write_canonical` has not written. Raises InvalidInput."""
+    """The provenance of a file; None for a file that `write_canonical` has not written. Raises InvalidInput."""
     arrow, parquet = trading_library("pyarrow"), trading_library("pyarrow.parquet")
     try:
         metadata = parquet.read_schema(path).metadata or {}
@@ -127,7 +127,7 @@ def _sha256(path: Path) -> str:
 
 
 def prepared(table: PriceTable, provenance: Provenance) -> tuple[PriceTable, Provenance]:
-    """The table as it is stored: adjusted where `provenance.adjust` is auto, with the dates of that."""
+    """The table to store: adjusted if `provenance.adjust` is auto, with the adjusted dates."""
     if provenance.adjust != "auto":
         return table, provenance
     dates = tuple(find_ex_rights(table, provenance.daily_limit))
@@ -135,11 +135,11 @@ def prepared(table: PriceTable, provenance: Provenance) -> tuple[PriceTable, Pro
 
 
 def append(stored: PriceTable, provenance: Provenance, new: PriceTable) -> tuple[PriceTable, Provenance, int]:
-    """A data set with the bars of `new` (not adjusted) behind its own; how many were added comes third.
+    """A data set with the bars of `new` (not adjusted) appended; the third value is their number.
 
-    Bars that both have must be equal. Those of the data set do not change, as ex-rights dates are chained forward.
-    Raises InvalidInput that names the first bar that differs, lies between or before the data set's, or is of a ticker
-    that it does not have.
+    Common bars must be equal. Bars of the data set do not change, as ex-rights dates are chained forward.
+    Raises InvalidInput with the first bar that differs, lies between or before the data set's, or has an unknown
+    ticker.
     """
     former = unadjusted(stored, provenance.ex_rights)
     unknown = [ticker for ticker in new.tickers if ticker not in stored.tickers]

@@ -1,4 +1,4 @@
-"""What is remarkable about a table: missing bars, bars of no volume, ex-rights dates, probable splits, jumps."""
+"""Finds remarkable data in a table: missing bars, bars without volume, ex-rights dates, probable splits, jumps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JUMP_RULE = f"log return of the close over {_SCORE:g} robust deviations (1.4826 
 
 @dataclass(frozen=True, slots=True)
 class TickerBars:
-    """Of one ticker: its bars, how many others have that it lacks, in how many stretches, and bars of no volume."""
+    """The bars of one ticker: their number, the missing ones, the number of gaps, and bars without volume."""
 
     ticker: str
     bars: int
@@ -44,7 +44,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A suspicious one: the close moved by `move` (-0.2: fell by 20 %), `score` robust deviations."""
+    """A suspicious jump: the close moved by `move` (-0.2: fell by 20 %), `score` robust deviations."""
 
     ticker: str
     time: str
@@ -54,7 +54,7 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """`bars` is how many times there are, `bar_length_s` the commonest distance between two; 0 where there is one."""
+    """`bars` is the number of times, `bar_length_s` the most frequent distance between two; 0 if there is only one."""
 
     rows: int
     bars: int
@@ -67,7 +67,7 @@ class Inspection:
     jumps: tuple[Jump, ...]
 
     def to_plain(self) -> Mapping[str, object]:
-        """As JSON values."""
+        """The inspection as JSON values."""
         return {
             "rows": self.rows,
             "bars": self.bars,
@@ -92,7 +92,7 @@ class Inspection:
 
 
 def inspect(table: PriceTable, daily_limit: float | None) -> Inspection:
-    """Look at prices that are not adjusted."""
+    """Inspect prices that are not adjusted."""
     times = np.unique(table.time)
     ex_rights = tuple(find_ex_rights(table, daily_limit))
     splits = _splits(table)

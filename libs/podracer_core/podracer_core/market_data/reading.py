@@ -30,7 +30,7 @@ class RawTable(NamedTuple):
     """The rows of a file in its order.
 
     ticker    [R] str objects
-    time      [R] datetime64[us], what clocks showed in the zone that the file says, if any
+    time      [R] datetime64[us], wall-clock times in the file's zone, if it has one
     prices    [R, 4] float64: open, high, low, close
     volume    [R] float64
     """
@@ -42,7 +42,7 @@ class RawTable(NamedTuple):
 
 
 def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
-    """Read the file; its format is told by its first bytes. `columns` are names in the file, where they differ.
+    """Read the file; its first bytes determine the format. `columns` are the names in the file, if they differ.
 
     Raises InvalidInput for a file that cannot be read, a missing column and a cell of the wrong type.
     """
@@ -69,9 +69,9 @@ def read_table(path: str, columns: Mapping[str, str]) -> RawTable:
 
 
 def read_index(path: str, columns: Mapping[str, str], index: str) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
-    """An index that stands in a column of its own: times [T], rising, and its level [T] at each.
+    """An index in a separate column: rising times [T], and its levels [T].
 
-    Raises InvalidInput as `read_table`, and where the rows of one time have different levels, or one is not above 0.
+    Raises InvalidInput as `read_table`, and if the rows of one time have different levels, or a level is not above 0.
     """
     names = {"time": columns.get("time", "time"), "index": index}
     table = _open(path, names)
@@ -114,8 +114,8 @@ def _open(path: str, names: Mapping[str, str]) -> Any:
 
 
 def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> Any:
-    """The columns that are wanted, piece by piece: the text of a large file is never held whole. Ticker and time stay
-    texts, so that 000001 keeps its zeros; with a column missing, or there twice, no rows come back."""
+    """The requested columns, piece by piece: the text of a large file is never in memory as a whole. Ticker and time
+    stay texts, so that 000001 keeps its zeros. If a column is missing or duplicate, there are no rows."""
     arrow, csv = trading_library("pyarrow"), trading_library("pyarrow.csv")
     reading = csv.ReadOptions(use_threads=False)
     with arrow.input_stream(path, compression=compression) as file:
@@ -138,7 +138,7 @@ def _open_csv(path: str, names: Mapping[str, str], compression: str | None) -> A
 
 
 def _compact(cells: Any, column: str, name: str, first_row: int) -> Any:
-    """A piece of a column in the room that it will need in the end; `first_row` is its place in the file."""
+    """A piece of a column in its final type, which needs less memory; `first_row` is its place in the file."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     if name in ("ticker", "time"):
         return compute.dictionary_encode(cells)
@@ -146,7 +146,7 @@ def _compact(cells: Any, column: str, name: str, first_row: int) -> Any:
 
 
 def _missing(path: str, missing: list[str], names: Mapping[str, str], found: list[str]) -> InvalidInput:
-    """Names the columns that there are, and the mapping that is most likely meant."""
+    """The error for missing columns, with the existing ones and the mapping that is most likely meant."""
     told = ", ".join(repr(names[name]) for name in missing)
     message = f"{path} has no column {told}; it has {', '.join(found)}"
     if len(found) == 1 and (other := next((mark for mark in ";\t|" if mark in found[0]), "")):
@@ -160,13 +160,13 @@ def _missing(path: str, missing: list[str], names: Mapping[str, str], found: lis
             meant[name] = free[likely[0]]
     if meant:
         pairs = ", ".join(f"{name}: {column}" for name, column in meant.items())
-        message += f". Say what is what with columns: {{{pairs}}}"
+        message += f". Map the columns: columns: {{{pairs}}}"
     return refusal("columns", message)
 
 
 def _column(cells: Any, name: str, kind: Any, first_row: int = 0) -> Any:
-    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput that names the first row whose cell is
-    empty or something else."""
+    """One column as `kind`, from `first_row` of the file on. Raises InvalidInput with the first row whose cell is
+    empty or has another type."""
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     types, is_time = arrow.types, arrow.types.is_timestamp(kind)
     cells = cells.combine_chunks() if isinstance(cells, arrow.ChunkedArray) else cells

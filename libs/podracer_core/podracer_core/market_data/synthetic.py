@@ -1,12 +1,12 @@
-"""Invented markets, the same for the same seed: one factor, calm and volatile regimes, trends, jumps, gaps, halts.
+"""Synthetic markets, the same for the same seed: one factor, calm and volatile regimes, trends, jumps, gaps, halts.
 
 The log return of a bar is, with σ the volatility of a bar, v the regime's (1 or 2.5), F and ε standard normal,
 
     r = μ(regime) + v σ (β F + sqrt(1 - β²) ε) + strength σ X + jump.
 
-X is a hidden trend of each ticker that fades slowly, X' = ρ X + sqrt(1 - ρ²) ε', with a half-life of 20 bars: it is
-what an agent can learn, as the returns of the last weeks tell of it. `strength` 0 leaves nothing to learn, 0.3 a
-little, 1 much: the share strength² / (1 + strength²) of a calm bar's own variance is trend.
+X is a hidden trend of each ticker that fades slowly, X' = ρ X + sqrt(1 - ρ²) ε', with a half-life of 20 bars: an
+agent can learn it, as it shows in the returns of the last weeks. With `strength` 0 there is nothing to learn, with 0.3
+a little, with 1 much: the share strength² / (1 + strength²) of a calm bar's own variance is trend.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _LONGEST_HALT = 5
 
 @dataclass(frozen=True, slots=True)
 class SyntheticMarket:
-    """What to make.
+    """The parameters of a market.
 
-    tickers    how many
-    bars       of each, halts included
+    tickers    number of tickers
+    bars       number of bars of each, halts included
     interval   day: weekdays; minute: 390 a weekday, from 9:31 on
-    seed       another one makes another market
+    seed       a different one gives a different market
     start      first day
-    strength   of the trends, in volatilities of a bar
-    halts      of each ticker: stretches of 1 to 5 bars that it lacks
+    strength   strength of the trends, in volatilities of a bar
+    halts      number for each ticker: gaps of 1 to 5 bars
     ex_rights  dates on which one share of some ticker becomes 1.3, not adjusted
     """
 
@@ -163,7 +163,7 @@ def _go_ex_rights(
     prices: NDArray[np.float64],
     volume: NDArray[np.float64],
 ) -> None:
-    """From a bar on that begins a day, not in the first tenth."""
+    """Add ex-rights dates, each at the first bar of a day, after the first tenth of the bars."""
     per_day = _BARS_OF_DAY[market.interval]
     days = market.bars // per_day
     if days < 2:
@@ -175,7 +175,7 @@ def _go_ex_rights(
 
 
 def _there(market: SyntheticMarket, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """[T, K]; every ticker has its first bar."""
+    """[T, K]: whether the bar exists; every ticker has its first bar."""
     there = np.ones((market.bars, market.tickers), dtype=np.bool_)
     for ticker in range(market.tickers):
         for _ in range(market.halts):

@@ -45,8 +45,8 @@ class PriceTable:
 
 
 def checked(raw: RawTable) -> PriceTable:
-    """The same rows, grouped by ticker. Raises InvalidInput that names the first row, ticker and time where a price
-    is impossible, or a time is there twice or earlier than the one before."""
+    """The same rows, grouped by ticker. Raises InvalidInput with the first row, ticker and time at which a
+    price is impossible, or a time is a duplicate or earlier than the previous one."""
     open_, high, low, close = raw.prices.T
     for column, values in (("open", open_), ("high", high), ("low", low), ("close", close)):
         _refuse_first(raw, ~(np.isfinite(values) & (values > 0)), column, values, "a price above 0")
@@ -104,21 +104,21 @@ def _place(raw: RawTable, row: int) -> str:
 
 
 def moment(time: np.datetime64) -> str:
-    """A time as short as it can be said."""
+    """The shortest text of a time."""
     text = str(time.astype("datetime64[s]")).removesuffix(":00")
     return text.removesuffix("T00:00").replace("T", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedBars:
-    """T bars of K tickers. Where a ticker has no bar, the last close stands for all prices; before its first, 0.
+    """T bars of K tickers. Without a bar, all prices of a ticker are its last close; before its first bar, 0.
 
     times           [T] datetime64[us]
     open, close     [T, K] float64
     traded          [T, K] whether there was a bar, with a volume
-    indicators      [T, K, I] float64, those of the last bar; NaN where not known yet
-    filled_bars     how many the tickers lacked together
-    dropped_times   of bars left out because some ticker lacked them
+    indicators      [T, K, I] float64, those of the last bar; NaN until they are defined
+    filled_bars     total number of missing bars of all tickers
+    dropped_times   times left out because a ticker had no bar
     """
 
     times: NDArray[np.datetime64]
@@ -131,7 +131,7 @@ class AlignedBars:
 
 
 def align(table: PriceTable, indicators: NDArray[np.float64], gaps: str) -> AlignedBars:
-    """Raises InvalidInput for a gap where `gaps` is error, and where drop_day would leave nothing."""
+    """Align the bars. Raises InvalidInput for a gap if `gaps` is error, and if drop_day would leave no bars."""
     times, bar = np.unique(table.time, return_inverse=True)
     row = np.full((len(times), len(table.tickers)), -1)
     row[bar, np.repeat(np.arange(len(table.tickers)), np.diff(table.bounds))] = np.arange(len(table.time))

@@ -1,4 +1,4 @@
-"""Times with a zone: what clocks showed there."""
+"""Times with a zone, as wall-clock times."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _WITH_OFFSET = r"^(?P<time>.{10}[ T][\d:.]+)(?P<offset>Z|[+-](?:[01]\d|2[0-3])(?
 
 
 def wall_clock_times(cells: Any, name: str) -> Any:
-    """Timestamps of one zone as the wall-clock times there, without a zone; those without one as they are.
+    """Timestamps of one zone as the wall-clock times there, without a zone; those without one unchanged.
 
-    Raises InvalidInput for a zone that is not known here.
+    Raises InvalidInput for an unknown zone.
     """
     arrow, compute = trading_library("pyarrow"), trading_library("pyarrow.compute")
     if not arrow.types.is_timestamp(cells.type) or cells.type.tz is None:
@@ -25,14 +25,14 @@ def wall_clock_times(cells: Any, name: str) -> Any:
 
 
 def times_without_offsets(cells: Any) -> Any:
-    """Texts of times without the Z or +08:00 that they end with; other texts as they are."""
+    """Texts of times without the final Z or +08:00; other texts unchanged."""
     compute = trading_library("pyarrow.compute")
     found = compute.extract_regex(cells, _WITH_OFFSET)
     return compute.coalesce(compute.struct_field(found, "time"), cells)
 
 
 def refuse_mixed_offsets(cells: Any, name: str) -> None:
-    """Raise InvalidInput that names the first two texts of times whose offsets from UTC differ, or that lack one."""
+    """Raise InvalidInput with the first two texts whose offsets from UTC differ, or that have none."""
     compute = trading_library("pyarrow.compute")
     offsets = compute.struct_field(compute.extract_regex(cells, _WITH_OFFSET), "offset")
     coded = compute.dictionary_encode(offsets, null_encoding="encode")

@@ -181,7 +181,7 @@ class _Buffers(threading.local):
         return torch.empty(shape, dtype=rows.dtype, device=rows.device)
 
     def give(self, buffer: Tensor) -> None:
-        """Nobody reads it any more."""
+        """Return a buffer that is no longer read, for reuse."""
         if buffer.device.type == "cpu":
             self._free.setdefault((buffer.shape, buffer.dtype), []).append(buffer)
 

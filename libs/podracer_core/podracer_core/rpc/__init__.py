@@ -3,19 +3,19 @@
 limits       every default time-out and size, in one place
 address      where a server listens and a client calls; what counts as local
 tokens       the secrets: one token file a role, lease tokens, a client's own token
-auth         which role may call which method, and who is calling now
+auth         which role may call which method, and the current caller
 status       PodracerError <-> google.rpc.Status
 guard        the server interceptors: authorization and the mapping of errors (sync and aio)
-binding      what both kinds of server need before they can listen
+binding      checks before a server of either kind listens
 server       grpc.server: worker, learner, evaluator
-aio_server   grpc.aio.server: orchestrator, leaderboard, policy server; what makes its health say that it can work
-health       grpc.health.v1 for everybody, also on a port of its own; probe: asks it
+aio_server   grpc.aio.server: orchestrator, leaderboard, policy server; checks for its readiness
+health       grpc.health.v1 without a token, also on a port of its own; probe: asks it
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel
 backoff      waiting longer after each failure
 streams      both ends of a bidirectional stream as queues; sessions: a limited number of them
-work_queue   what handlers ask of the main thread
+work_queue   tasks of handlers for the main thread
 observation  metrics and spans of calls
 tls          certificates on every hop
-resource_names   `projects/p/jobs/j`, made and taken apart
+resource_names   makes and parses `projects/p/jobs/j`
 """

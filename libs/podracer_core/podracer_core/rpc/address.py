@@ -27,7 +27,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether nothing sent there can leave this machine: a unix socket, `localhost` or a loopback address."""
+        """Whether traffic stays on this machine: a unix socket, `localhost` or a loopback address."""
         if self.is_unix or self.host == "localhost":
             return True
         try:
@@ -37,8 +37,8 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether a server there listens at every address of its machine: none that a caller could use."""
-        return self.host in ("0.0.0.0", "::")  # noqa: S104 - it is looked for, nobody listens there
+        """Whether a server listens at every address of its machine; a caller cannot use such an address."""
+        return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def with_port(self, port: int) -> Address:
         return Address(self.path, self.host, port, self.scheme)

@@ -47,7 +47,7 @@ class AioRpcServer:
         await self._health.set_ready(True)
 
     async def set_ready(self, ready: bool) -> None:
-        """Have health say whether it can work; nothing makes ready again who drains."""
+        """Set the health status. A draining server stays not ready."""
         await self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
@@ -107,15 +107,15 @@ async def create_aio_server(
 
 EVERY_S = 5.0
 ANSWER_S = 5.0
-"""How long a check may take; one that takes longer is waited for, and not begun a second time."""
+"""How long a check may take. A longer one counts as failed, and is not started a second time."""
 
 Check = Callable[[], Awaitable[object]]
 
 
 class Readiness:
-    """Has a server's health say NOT_SERVING as long as one of `checks` raises, or hangs.
+    """Sets a server's health to NOT_SERVING while one of `checks` raises or hangs.
 
-    checks   by what they look at, in words: `the database`
+    checks   by the name of their subject: `the database`
     """
 
     def __init__(self, server: AioRpcServer, checks: Mapping[str, Check]) -> None:
@@ -125,13 +125,13 @@ class Readiness:
         self._problem = ""
 
     async def run(self) -> None:
-        """For ever."""
+        """Run the checks forever."""
         while True:
             await self.look()
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
 
     async def look(self) -> None:
-        """Once."""
+        """Run the checks once."""
         found = await asyncio.gather(*(self._problem_of(what, check) for what, check in self._checks.items()))
         problem = "; ".join(filter(None, found))
         if problem != self._problem:

@@ -1,4 +1,4 @@
-"""Who may call what: one table a server, from method to roles, and the identity of the caller in a handler."""
+"""Authorization: one table per server, from method to roles, and the identity of the caller in a handler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HEALTH_PREFIX = "/grpc.health.v1.Health/"
 REFLECTION_PREFIX = "/grpc.reflection."
 
 MethodTable = Mapping[str, Collection[Role]]
-"""`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: every method of a server, with who may call it."""
+"""`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: the roles that may call each method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is calling; a lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
-    `projects` are those that the token is for; None: all."""
+    """The caller. A lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
+    `projects`: those that the token is for; None: all."""
 
     role: Role
     lease_id: str = ""
@@ -43,17 +43,17 @@ def current_caller() -> Identity:
 
 
 def set_caller(identity: Identity) -> None:
-    """Make `identity` the caller of the present context; only the server's guard does this."""
+    """Make `identity` the caller of the current context; only the server's guard calls it."""
     _caller.set(identity)
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Metadata that presents `token` for one call, in place of the channel's own."""
+    """Metadata with `token` for one call, in place of the channel's own."""
     return ((AUTHORIZATION, BEARER + token),)
 
 
 class Authorizer:
-    """Decides whether a call may go on. A method that is not in the table is refused to everyone.
+    """Decides whether a call may proceed. A method that is not in the table is refused for all roles.
 
     Health is open to all; reflection to every valid token.
     """
@@ -75,7 +75,7 @@ class Authorizer:
             return identity
         roles = self._methods.get(method, frozenset())
         if identity.role not in roles:
-            expected = " or ".join(sorted(roles)) or "nobody"
+            expected = " or ".join(sorted(roles)) or "no role"
             raise PermissionRefused(
                 f"{method} is for {expected}; this token's role is {identity.role}", method=method, role=identity.role
             )
@@ -88,7 +88,7 @@ class Authorizer:
             return Identity(Role.LEASE, lease_id, fence)
         found = self._tokens.find(token)
         if found is None:
-            raise Unauthenticated("this server does not know the token", reason="UNKNOWN_TOKEN")
+            raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
         role, projects = found
         return Identity(role, projects=projects)
 
@@ -109,7 +109,7 @@ _NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
 
 
 def check_projects(identity: Identity, request: Any) -> None:
-    """Raises PermissionRefused (OTHER_PROJECT) where `request` is about a project that the caller has no token for."""
+    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for."""
     if identity.projects is None or not isinstance(request, Message):
         return
     others = sorted(set(_projects(request)) - identity.projects)

@@ -1,4 +1,4 @@
-"""Waiting a little longer after each failure."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server of either kind needs before it can listen: options, a checked address, a clear refusal."""
+"""Options of a server of either kind, and checks of its address with clear errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """`concurrent_calls` None takes the default of the kind of server; `allow_insecure` lets it leave this machine
-    without `tls`. A unix socket has none: only this user can open it. `health` is the address of a second port that
-    serves nothing but health (health.py); "": there is none."""
+    """`concurrent_calls` None: the default of the kind of server; `allow_insecure`: listen beyond this machine without
+    `tls`. Unix sockets have no TLS: only this user can open them. `health`: the address of a second port for health
+    alone (health.py); "": none."""
 
     message_bytes: int = limits.MESSAGE_BYTES
     concurrent_calls: int | None = None
@@ -52,8 +52,8 @@ def prepare_address(
 ) -> Address:
     """Check that a server may and can listen at `text`; makes a unix socket's folder and removes a stale socket.
 
-    What it serves is harmless where it asks for no token and tells no data. Raises InvalidInput, naming the address:
-    it is malformed, taken, not of this machine, or leaves this machine without TLS although nobody allowed that.
+    A harmless server asks for no token and returns no data. Raises InvalidInput that names the address if it is
+    malformed, taken, not of this machine, or reachable from other machines without TLS and without `allow_insecure`.
     """
     address = parse_address(text)
     if address.is_unix:
@@ -73,7 +73,7 @@ def prepare_address(
 
 
 def bind(server: grpc.Server | grpc.aio.Server, address: Address, tls: TlsFolder | None) -> str:
-    """Have a server listen at a prepared address; returns what to call. Raises InvalidInput where gRPC cannot."""
+    """Bind a server to a prepared address; returns the address to call. Raises InvalidInput if gRPC cannot."""
     target = str(address).removeprefix(address.scheme)
     try:
         if tls is None or address.is_unix:
@@ -123,7 +123,7 @@ def _clear_socket(address: Address) -> None:
         if not path.exists():
             return
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise _refused(address, "ADDRESS_IN_USE", "there is a file of that name which is no socket")
+            raise _refused(address, "ADDRESS_IN_USE", "a file of that name exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -131,7 +131,7 @@ def _clear_socket(address: Address) -> None:
             except ConnectionRefusedError:
                 path.unlink()  # left behind by a server that was killed
                 return
-        raise _refused(address, "ADDRESS_IN_USE", "another server answers there")
+        raise _refused(address, "ADDRESS_IN_USE", "another server uses this socket")
     except OSError as error:
         raise _unusable(address, error) from error
 

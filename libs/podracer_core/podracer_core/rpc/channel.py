@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """How a channel behaves.
+    """The options of a channel.
 
-    `idempotent_methods` are full names (`/podracer.worker.v1.WorkerService/GetStatus`): calls that may be repeated.
-    `timeout_s` is the deadline of a unary call whose caller gave none. With `tls` the other side has to be a `server`:
-    orchestrator, learner…; `allow_insecure` lets plaintext out where there is none. Unix sockets need neither.
+    `idempotent_methods`: full names (`/podracer.worker.v1.WorkerService/GetStatus`) of calls that may be repeated.
+    `timeout_s`: the default deadline of unary calls. With `tls` the peer must have the role `server`: orchestrator,
+    learner…; `allow_insecure` permits plaintext without TLS. Unix sockets need neither.
     """
 
     idempotent_methods: Collection[str] = ()
@@ -60,14 +60,14 @@ class ChannelOptions:
         return options
 
     def credentials(self, address: Address) -> grpc.ChannelCredentials | None:
-        """None where it is to be plain text. Raises InvalidInput for certificates that cannot be read any more."""
+        """The credentials; None for plain text. Raises InvalidInput for certificates that cannot be read any more."""
         return None if self.tls is None or address.is_unix else self.tls.channel_credentials()
 
 
 def service_config(idempotent_methods: Collection[str]) -> str:
     """gRPC's service config: retry these methods on UNAVAILABLE, with bounded attempts and back-off.
 
-    And on RESOURCE_EXHAUSTED, after the time that the server names; ours forbid it where waiting does not help.
+    Also on RESOURCE_EXHAUSTED, after the time that the server names; the server forbids it if waiting does not help.
     """
     if not idempotent_methods:
         return "{}"
@@ -88,9 +88,8 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to `address`; it connects at the first call.
 
-    `token` is presented with every call, unless the call's own metadata holds one (`auth.bearer`); a source
-    (`tokens.FileToken`) is asked each time. Raises InvalidInput for a malformed address, or one that plaintext
-    may not go to.
+    Every call carries `token`, unless the call's own metadata has one (`auth.bearer`); a source (`tokens.FileToken`) is
+    read each time. Raises InvalidInput for a malformed address, or one that requires TLS.
     """
     options = options or ChannelOptions()
     parsed = _target(address, options)

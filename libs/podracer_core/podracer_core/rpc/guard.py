@@ -1,8 +1,8 @@
-"""The server interceptors: who may call (Authorizer), and what a failure looks like from outside.
+"""The server interceptors: authorization (Authorizer), and the mapping of errors to statuses.
 
 This is the one place where exceptions become statuses. A PodracerError becomes its own status; anything else is
 logged with its traceback under a short id, and the caller sees INTERNAL with that id and nothing more. Handlers
-raise PodracerErrors and never call `context.abort`; `current_caller()` tells them who is calling.
+raise PodracerErrors and never call `context.abort`; `current_caller()` returns the caller's identity.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Guard(grpc.ServerInterceptor):
         return _with_behaviour(handler, guarded_stream if handler.response_streaming else guarded_unary)
 
     def _scope(self, method: str, context: grpc.ServicerContext, request: Any) -> tuple[contextvars.Context, Any]:
-        """A context in which the caller is known, and the request, or requests, of its own projects."""
+        """A context with the caller's identity, and the request or requests, limited to the caller's projects."""
         identity = self._authorizer.authorize(method, context.invocation_metadata())
         scope = contextvars.copy_context()
         scope.run(set_caller, identity)
@@ -95,7 +95,7 @@ class AioGuard(grpc.aio.ServerInterceptor):
             return handler
         behaviour = _behaviour_of(handler)
 
-        # A call runs in a task of its own, and so in a context of its own: set_caller reaches nobody else.
+        # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
                 with _observed(method, context), self._calls.one_call():
@@ -117,14 +117,14 @@ class AioGuard(grpc.aio.ServerInterceptor):
         )
 
     def _admit(self, method: str, context: AioContext, request: Any) -> Any:
-        """Make the caller known; returns the request, or requests, of its own projects."""
+        """Set the caller's identity; returns the request or requests, limited to the caller's projects."""
         identity = self._authorizer.authorize(method, context.invocation_metadata() or ())
         set_caller(identity)
         return _checked(identity, request)
 
 
 def _checked(identity: Identity, request: Any) -> Any:
-    """The request, or the stream of requests, each checked as it comes. Raises PermissionRefused for other projects."""
+    """The request or stream of requests, each checked on arrival. Raises PermissionRefused for other projects."""
     if identity.projects is None:
         return request
     if isinstance(request, AsyncIterable):
@@ -175,9 +175,9 @@ def _mapped_errors(method: str, context: grpc.ServicerContext) -> Iterator[None]
         yield
     except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
         if not context.is_active() and isinstance(error, grpc.RpcError | PodracerError):
-            # Reading the requests of a caller that has gone raises a bare RpcError; nobody is left to tell.
-            logger.debug("%s ended after its caller had gone: %r", method, error)
-            context.abort(grpc.StatusCode.CANCELLED, "the caller has gone")
+            # Reading the requests of a disconnected caller raises a bare RpcError; there is no peer to answer.
+            logger.debug("%s ended after its caller had disconnected: %r", method, error)
+            context.abort(grpc.StatusCode.CANCELLED, "the caller has disconnected")
         context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
 
 
@@ -196,7 +196,7 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
 
 
 class CallLimit:
-    """How many calls a server has in progress at once; a stream counts as long as it is open."""
+    """Limits the concurrent calls of a server; a stream counts while it is open."""
 
     def __init__(self, calls: int) -> None:
         self._calls = calls
@@ -205,11 +205,11 @@ class CallLimit:
 
     @contextmanager
     def one_call(self) -> Iterator[None]:
-        """Raises Exhausted where there are too many, with the seconds after which to come again (callers differ)."""
+        """Count a call. Raises Exhausted at the limit, with the seconds after which to retry, random by caller."""
         with self._lock:
             if self._in_progress >= self._calls:
                 raise Exhausted(
-                    f"{self._calls} calls are in progress, more than this server takes at once",
+                    f"the server is at its limit of {self._calls} concurrent calls",
                     reason="OVERLOADED",
                     retry_after_s=round(random.uniform(*limits.OVERLOADED_RETRY_S), 3),  # noqa: S311 - no secret
                 )

@@ -1,9 +1,9 @@
-"""How a process is, for everybody: `grpc.health.v1` on its own server, and on a port that serves nothing else.
+"""The health of a process, without a token: `grpc.health.v1` on its own server, and on a port for health alone.
 
-That port (PODRACER_HEALTH_LISTEN) is plain text and asks for no token, since the probes of a kubelet or of a container
-engine have neither token nor certificate. It may listen beyond this machine: it tells a status and nothing else.
+That port (PODRACER_HEALTH_LISTEN) is plain text without a token, as the probes of a kubelet or container engine have
+neither token nor certificate. It may listen beyond this machine, as it returns only a status.
 
-    ""          readiness: the server serves, and what it cannot work without answers; not while it drains
+    ""          readiness: the server serves, and its dependencies answer; not while it drains
     liveness    the process answers, also while it drains
 """
 
@@ -21,18 +21,18 @@ READINESS, LIVENESS = "", "liveness"
 
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 _CALLS = 16
-"""At once on the port for health alone, where everybody may call."""
+"""The most concurrent calls on the port for health alone, which asks for no token."""
 _OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 4096))
 _STOP_S = 0.2
 
 
 class Health:
-    """Of a server of threads. Not ready before `set_ready(True)`."""
+    """The health of a server of threads. Not ready before `set_ready(True)`."""
 
     def __init__(self, services: Sequence[str], address: str = "") -> None:
-        """`services`: names that are ready when the server is; `address` of the port for health alone, "" for none.
+        """`services`: names that are ready when the server is; `address`: of the port for health alone, "": none.
 
-        Raises InvalidInput where it cannot listen there.
+        Raises InvalidInput if it cannot listen there.
         """
         self._names = (READINESS, *services)
         self.servicer = health.HealthServicer(
@@ -54,13 +54,13 @@ class Health:
             self.servicer.set(name, _SERVING if ready else _NOT_SERVING)
 
     def close(self) -> None:
-        """The port answers nobody any more."""
+        """Close the health port."""
         if self._server is not None:
             self._server.stop(_STOP_S).wait()
 
 
 class AioHealth:
-    """Of an asyncio server. Not ready before `start`. The port answers only while the event loop turns."""
+    """The health of an asyncio server. Not ready before `start`. The port answers only while the event loop runs."""
 
     def __init__(self, services: Sequence[str], address: str = "") -> None:
         """As Health's."""
@@ -75,23 +75,23 @@ class AioHealth:
             self.address = bind(self._server, prepare_address(address, is_harmless=True), None)
 
     async def open(self) -> None:
-        """Have the port answer: alive, but not ready."""
+        """Open the port: alive, but not ready."""
         await self.servicer.set(LIVENESS, _SERVING)
         await self.set_ready(False)
         if self._server is not None:
             await self._server.start()
 
     async def set_ready(self, ready: bool) -> None:
-        """Nothing makes ready again who drains."""
+        """A draining server stays not ready."""
         for name in self._names:
             await self.servicer.set(name, _SERVING if ready and not self._draining else _NOT_SERVING)
 
     async def drain(self) -> None:
-        """Not ready any more, for good."""
+        """Become not ready, permanently."""
         self._draining = True
         await self.set_ready(False)
 
     async def close(self) -> None:
-        """The port answers nobody any more."""
+        """Close the health port."""
         if self._server is not None:
             await self._server.stop(_STOP_S)

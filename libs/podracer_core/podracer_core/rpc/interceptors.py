@@ -1,4 +1,4 @@
-"""What a synchronous channel adds to each call: the token, a deadline, and errors as PodracerErrors."""
+"""The interceptors of synchronous channels: token, deadline, and errors as PodracerErrors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Details: TypeAlias = grpc.ClientCallDetails
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """What is added to the calls of one channel to `peer`."""
+    """The policy for the calls of one channel to `peer`."""
 
     peer: str
     token: TokenSource | None = None
     timeout_s: float = limits.UNARY_TIMEOUT_S
 
     def metadata(self, given: tuple[tuple[str, str | bytes], ...]) -> tuple[tuple[str, str | bytes], ...]:
-        """`given` with the channel's token, unless the caller presents one of its own (`auth.bearer`)."""
+        """`given` with the channel's token, unless the call has its own (`auth.bearer`)."""
         if self.token is None or any(key == AUTHORIZATION for key, _ in given):
             return given
         return (*given, *bearer(self.token()))

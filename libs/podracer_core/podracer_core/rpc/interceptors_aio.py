@@ -1,4 +1,4 @@
-"""What an asyncio channel adds to each call: the token, a deadline, and errors as PodracerErrors."""
+"""The interceptors of asyncio channels: token, deadline, and errors as PodracerErrors."""
 
 from __future__ import annotations
 

@@ -1,43 +1,43 @@
 """The default time-outs and sizes of every server and channel."""
 
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest message that either side sends or takes."""
+"""The largest message that either side sends or accepts."""
 
 UNARY_TIMEOUT_S = 10.0
-"""Deadline of a unary call whose caller gave none. Long polls give their own; streams have none."""
+"""The default deadline of unary calls. Long polls set their own; streams have none."""
 
 DRAIN_GRACE_S = 3.0
-"""How long running calls may still take once a server drains; Ctrl-C must end everything within 5 s."""
+"""How long running calls may continue once a server drains; Ctrl-C must end everything within 5 s."""
 
 CLIENT_KEEPALIVE_S = 20.0
-"""A client with a call in progress pings after so much silence…"""
+"""A client with a call in progress pings after this silence…"""
 
 SERVER_KEEPALIVE_S = 30.0
-"""…a server after so much…"""
+"""…a server after this…"""
 
 KEEPALIVE_TIMEOUT_S = 10.0
-"""…and either gives the connection up when the answer takes longer than this."""
+"""…and either closes the connection if the answer takes longer than this."""
 
 MINIMUM_PING_INTERVAL_S = 5.0
-"""A client that pings more often is told to go away; well under CLIENT_KEEPALIVE_S."""
+"""A client that pings more often is disconnected; well under CLIENT_KEEPALIVE_S."""
 
 SERVER_THREADS = 32
-"""Calls at once in a server of threads (a stream holds its thread); one more is RESOURCE_EXHAUSTED."""
+"""The most concurrent calls of a server of threads (a stream holds its thread); one more gets RESOURCE_EXHAUSTED."""
 
 AIO_CONCURRENT_CALLS = 8192
-"""Calls at once in an asyncio server, a long poll of each of thousands of pods and watchers included; one more is
+"""The most concurrent calls of an asyncio server, including long polls of thousands of pods and watchers; one more gets
 RESOURCE_EXHAUSTED."""
 
 SPARE_CALLS = 4
-"""Calls that a full server still has room for: it tells them so, and how long to wait, and answers health checks.
-Beyond these gRPC itself refuses, without a hint."""
+"""Further calls that a full server accepts, to refuse them with a time to wait, and to answer health checks. Beyond
+these gRPC itself refuses, without a hint."""
 
 PENDING_CALLS = 8192
-"""Calls that have come and that the server's Python has not taken yet. gRPC's own limit is 1,000, from which on it
-cancels some: a caller cannot tell that from his own cancelling, and is not told to come again."""
+"""Calls that have arrived and that the server's Python code has not accepted yet. At its default of 1,000 gRPC cancels
+some: a caller cannot tell this from its own cancellation, and is not told to retry."""
 
 OVERLOADED_RETRY_S = (0.5, 2.0)
-"""A full server sends each caller away for a time of its own between these."""
+"""A full server tells each caller to wait a random time between these."""
 
 RETRY_ATTEMPTS = 4
 """Attempts of an idempotent call that meets UNAVAILABLE, the first included (gRPC allows 5 at most)."""
@@ -50,10 +50,10 @@ RECONNECT_MAXIMUM_S = 2.0
 """Back-off between two attempts to connect: a restarted peer is found again within about this time."""
 
 CONNECT_TIMEOUT_S = 5.0
-"""How long one attempt to connect may take: a peer that has just started, on a busy machine, greets late."""
+"""How long one attempt to connect may take: a peer that has just started on a busy machine answers late."""
 
 STATUS_MESSAGE_CHARACTERS = 1000
 STATUS_METADATA_CHARACTERS = 200
 STATUS_VIOLATIONS_BYTES = 2000
 STATUS_TRACEBACK_BYTES = 3000
-"""What of an error travels in a status: gRPC clients refuse trailers of more than 8 KiB by default."""
+"""The most bytes of an error in a status: gRPC clients refuse trailers of more than 8 KiB by default."""

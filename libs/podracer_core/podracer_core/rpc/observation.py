@@ -1,7 +1,7 @@
-"""What is seen of calls: how many, how long, how they ended, and the spans of those that belong to a trace.
+"""Metrics of calls (number, duration, status), and spans of calls that belong to a trace.
 
-A unary call that is made within a span is a span itself, and says so to the other side (`traceparent`); a call that
-comes with one is the other half of it. Streams live long: what is done on them has spans, they have none.
+A unary call within a span is a span itself, and sends its `traceparent`; the server's span of the call is its child.
+Streams live long, so they have no spans; the work on them has.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import NO_SPAN, TRACEPARENT, Span, are_recorded, current, span
 
 BEGIN_TRACES = frozenset({"/podracer.orchestrator.v1.JobService/CreateJob"})
-"""Calls that begin a trace where the client has none: all that is done for a job belongs to that of its creation."""
+"""Calls that begin a trace if the client has none: all work for a job belongs to the trace of its creation."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
 @contextmanager
 def observed_server_call(method: str, metadata: Callable[[], Metadata | None], *, is_stream: bool) -> Iterator[None]:
-    """Around a call's handler, inside of what maps its errors."""
+    """Observe a call's handler; used inside the mapping of errors."""
     if not (metrics.are_wanted() or are_recorded()):
         yield
         return
@@ -60,17 +60,17 @@ class ClientCall:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What tells the other side which span it belongs to."""
+        """The metadata with the span of the call."""
         return ((TRACEPARENT, self._span.traceparent),) if self._span.traceparent else ()
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        """It is over, well or not."""
+        """The call is over, successful or not."""
         self._span.set(code=code.name)
         self._span.end("" if code is grpc.StatusCode.OK else code.name)
         metrics.RPC_CLIENT.record(time.perf_counter() - self._began_at, method=self._method, code=code.name)
 
     def end_with(self, outcome: Any) -> None:
-        """It is over when what a blocking or a begun call has given is."""
+        """The call is over when the outcome of a blocking or started call is."""
         outcome.add_done_callback(lambda ended: self.end(ended.code()))
 
 

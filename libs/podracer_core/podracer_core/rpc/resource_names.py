@@ -1,4 +1,4 @@
-"""Resource names, made and taken apart: `projects/p/jobs/j`, `projects/p/pods/x`, …"""
+"""Makes and parses resource names: `projects/p/jobs/j`, `projects/p/pods/x`, …"""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_name(kind: str, text: str) -> bool:
 
 
 def parse(kind: str, text: str, field: str = "name") -> Name:
-    """Take a name of one kind apart. Raises InvalidInput, with the form that is expected."""
+    """Parse a name of one kind. Raises InvalidInput with the expected form."""
     match = _PATTERNS[kind].fullmatch(text)
     if match is None:
         message = f"{text[:200]!r} is not the name of a {kind}: expected {_EXAMPLES[kind]}"
@@ -74,7 +74,7 @@ def parse(kind: str, text: str, field: str = "name") -> Name:
 
 
 def parse_any(kinds: tuple[str, ...], text: str, field: str = "name") -> Name:
-    """Take a name of one of several kinds apart. Raises InvalidInput."""
+    """Parse a name of one of several kinds. Raises InvalidInput."""
     for kind in kinds:
         if is_name(kind, text):
             return parse(kind, text, field)

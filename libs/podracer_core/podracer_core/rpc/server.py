@@ -22,7 +22,7 @@ Registration = Callable[[grpc.Server], None]
 """Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
 
 _CLEAR_UP_S = 0.5
-"""How long handlers have after their calls; one that hangs is left behind."""
+"""How long handlers may run after their calls; one that hangs is abandoned."""
 
 
 class RpcServer:
@@ -47,7 +47,7 @@ class RpcServer:
         self._health.set_ready(True)
 
     def set_ready(self, ready: bool) -> None:
-        """Have health say whether it can work."""
+        """Set the health status."""
         self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], None]) -> None:

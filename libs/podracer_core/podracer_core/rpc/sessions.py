@@ -17,7 +17,7 @@ from podracer_core.rpc.work_queue import WorkQueue
 
 
 class Session(ABC):
-    """One client's session. `outbox` holds what goes to the client; its end is the session's end."""
+    """One client's session. `outbox` holds the messages to the client; the session ends with it."""
 
     def __init__(self) -> None:
         self.outbox: Outbox[Any] = Outbox()
@@ -32,13 +32,13 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The session is over: give back what it holds. Called once, after the last message went out."""
+        """The session is over: release its resources. Called once, after the last message was sent."""
 
 
 class WorkSession(Session):
-    """A session that its client opens with the message `open`, and that has the main thread compute, in order.
+    """A session that its client opens with the message `open`, and whose tasks run in the main thread, in order.
 
-    Once the session is over its tasks are skipped, and `require_wanted` gives up the one that is under way.
+    Once the session is over, waiting tasks are skipped, and `require_wanted` cancels the running one.
     """
 
     def __init__(self, work: WorkQueue) -> None:
@@ -56,7 +56,7 @@ class WorkSession(Session):
 
     @abstractmethod
     def release(self) -> None:
-        """Give back what the session holds, in the main thread or after its end."""
+        """Release the session's resources, in the main thread or after its end."""
 
     def receive(self, request: Any) -> None:
         kind = request.WhichOneof("message") or ""
@@ -69,7 +69,7 @@ class WorkSession(Session):
             self.take(kind, request)
 
     def submit(self, task: Callable[[], None], own: AbstractContextManager[Any] | None = None) -> None:
-        """Have the main thread do it, in a span of its `own`; an error ends the session."""
+        """Run a task in the main thread, in its `own` span; an error ends the session."""
 
         def guarded() -> None:
             if self._over:
@@ -96,7 +96,7 @@ class WorkSession(Session):
 
 
 class SessionSlots:
-    """Room for `limit` sessions."""
+    """Serves at most `limit` sessions."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -115,7 +115,7 @@ class SessionSlots:
     ) -> Iterator[Any]:
         """The responses of a client's session, which begins with its first request and ends with its call.
 
-        Raises Exhausted where no place is free.
+        Raises Exhausted at the limit.
         """
         first = next(requests, None)
         if first is None:
@@ -125,7 +125,7 @@ class SessionSlots:
             with self._lock:
                 self._sessions.add(session)
                 draining = self._draining
-            # gRPC does not interrupt who waits for a next response when the client has gone.
+            # gRPC does not interrupt a thread that waits for a next response when the client has disconnected.
             context.add_callback(session.outbox.close)
             arguments = (session, itertools.chain([first], requests))
             threading.Thread(target=_read, args=arguments, name="session-reader", daemon=True).start()

@@ -3,9 +3,9 @@
 code          by class (the tree in podracer_core.errors)
 ErrorInfo     reason, domain "podracer", metadata
 BadRequest    the violations of InvalidInput
-RetryInfo     how long to wait before the next attempt, where an Exhausted knows (`retry_after_s` of its metadata).
-              gRPC's own retries keep to it; there are none where it does not know: a quota does not come back soon
-DebugInfo     the user's traceback of UserCodeFailed (only that; never one of ours)
+RetryInfo     how long to wait before the next attempt, if an Exhausted has `retry_after_s` in its metadata. gRPC's own
+              retries follow it; without it there are none: a quota does not recover soon
+DebugInfo     the user's traceback of UserCodeFailed; never one of Podracer's own
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _retry_after_s(error: PodracerError) -> float | None:
 
 
 def from_status(status: status_pb2.Status) -> PodracerError:
-    """The error that `to_status` was given, as far as its status tells."""
+    """The inverse of `to_status`, as far as the status has the details."""
     code = next((code for code in grpc.StatusCode if code.value[0] == status.code), grpc.StatusCode.UNKNOWN)
     return _error_from(code, status.message, status)
 
@@ -119,7 +119,7 @@ def from_status(status: status_pb2.Status) -> PodracerError:
 def from_rpc_error(error: grpc.RpcError, *, peer: str = "", method: str = "") -> PodracerError:
     """The PodracerError behind a failed call.
 
-    One that the server raised comes back as the same class; else gRPC's code decides: UNAVAILABLE -> Unavailable,
+    An error of the server gets the same class; else gRPC's code decides: UNAVAILABLE -> Unavailable,
     CANCELLED -> Unavailable (reason CANCELLED), DEADLINE_EXCEEDED -> DeadlineExpired, UNKNOWN, UNIMPLEMENTED and
     INTERNAL -> PodracerError. `peer` and `method` name the call in the message of an error made on this side.
     """
@@ -138,7 +138,7 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "", method: str = "") ->
 def translated_errors(*, peer: str = "", method: str = "") -> Iterator[None]:
     """Turn a grpc.RpcError raised inside into its PodracerError.
 
-    Channels of this package do so by themselves; this is for other channels and for `stub.Method.future(…).result()`.
+    Channels of this package do this themselves; use it for other channels and for `stub.Method.future(…).result()`.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Both ends of a bidirectional stream as queues, for processes whose main thread computes.
 
-gRPC wants iterators and moves them in threads of its own. A server's session puts its responses into an Outbox, which
-the handler returns; a client's StreamCall is told what to send, and keeps what comes until the main thread asks.
+gRPC takes iterators and runs them in its own threads. A server's session puts its responses into an Outbox, which the
+handler returns. A client's StreamCall queues messages to send, and keeps arrived items for the main thread.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class _End:
 
 
 class Outbox(Generic[Message]):
-    """Messages on their way out: any thread puts, gRPC's iterates. What comes after the end is dropped."""
+    """Outgoing messages: any thread puts them, gRPC's thread iterates. Messages after the end are dropped."""
 
     def __init__(self) -> None:
         self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
 
     def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
-        """`on_taken` is called in the thread that iterates, when the other side has room for the message."""
+        """`on_taken` is called in the iterating thread, when the peer has room for the message."""
         self._entries.put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` to who iterates, after what was put before."""
+        """Raise `error` in the iterating thread, after the entries that were put before."""
         self._entries.put(_End(error))
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Outbox(Generic[Message]):
 class StreamCall(Generic[Message, Item]):
     """The client's end. `decode` turns a response into an item, or into None while more belongs to it.
 
-    It runs in the receiving thread, so that decoding does not hold the main thread up; its errors end the call.
+    It runs in the receiving thread, so that decoding does not block the main thread; its errors end the call.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class StreamCall(Generic[Message, Item]):
         decode: Callable[[Any], Item | None],
         arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when there is something to
-        receive, and when the stream is over: who has several streams waits for all of them at once."""
+        """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an item has arrived
+        and when the stream is over, so that a caller can wait for several streams at once."""
         self._outbox: Outbox[Message] = Outbox()
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
         self._next: Item | _End | None = None
@@ -82,7 +82,7 @@ class StreamCall(Generic[Message, Item]):
         self._outbox.put(message)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is something to receive, or until the stream is over; False where the time ran out."""
+        """Wait until an item has arrived or the stream is over; False after the time-out."""
         if self._next is None:
             try:
                 self._next = self._items.get(timeout=timeout_s) if timeout_s > 0 else self._items.get_nowait()
@@ -91,8 +91,8 @@ class StreamCall(Generic[Message, Item]):
         return True
 
     def receive(self, timeout_s: float) -> Item:
-        """The next item. Raises DeadlineExpired where none comes in time, and the stream's own error once it is over:
-        Unavailable where the other side ended it in good order.
+        """The next item. Raises DeadlineExpired if none arrives in time, and the stream's own error once it is over:
+        Unavailable if the peer ended it normally.
         """
         if not self.wait(timeout_s):
             raise DeadlineExpired(f"nothing came within {timeout_s:.1f} s")
@@ -103,14 +103,14 @@ class StreamCall(Generic[Message, Item]):
         return entry
 
     def poll(self) -> Item | None:
-        """The next item if it is there already. Raises as `receive` does once the stream is over."""
+        """The next item, if it has arrived. Raises as `receive` once the stream is over."""
         return self.receive(0.0) if self.wait(0.0) else None
 
     def close(self) -> None:
-        """End the call at once; what is still under way is lost. Closing twice is harmless."""
+        """End the call at once; messages in transit are lost. Closing twice is harmless."""
         self._outbox.close()
         self._call.cancel()
-        self._next = _End()  # not an error whose traceback leads back here: a circle keeps what it holds for long
+        self._next = _End()  # not an error with a traceback to here: such a cycle would keep its objects for long
 
     def _read(self) -> None:
         try:
@@ -119,7 +119,7 @@ class StreamCall(Generic[Message, Item]):
                 if item is not None:
                     self._put(item)
             self._put(_End())
-        except Exception as error:  # noqa: BLE001 - a mistake of ours too must reach who waits, not hang them
+        except Exception as error:  # noqa: BLE001 - any error must reach the waiting thread, not hang it
             if not isinstance(error, PodracerError):
                 error.add_note("".join(traceback.format_exception(error)))
             self._put(_End(error.with_traceback(None)))  # its frames hold the call, which is to hold the error

@@ -1,4 +1,4 @@
-"""TLS on both sides of every hop: who we are, and by whose word we believe others.
+"""TLS on both sides of every hop: this process's certificate, and the authority that it trusts.
 
 A name in a certificate is a role (`learner.podracer`), not an address: pods come and go, and so do their addresses.
 """
@@ -25,26 +25,26 @@ def role_name(role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """A client's certificates as PEM, for a key that is to lie in no file."""
+    """A client's certificates as PEM, for a key that is not stored in a file."""
 
     authority: bytes
     certificate: bytes
     key: bytes = field(repr=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that shows this certificate and believes those of the authority."""
+        """For a channel that presents this certificate and trusts those of the authority."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 class TlsFolder:
-    """A folder with `ca.pem` (whom we believe), `cert.pem` and `key.pem` (who we are).
+    """A folder with `ca.pem` (the trusted authority), `cert.pem` and `key.pem` (this process's certificate).
 
-    A server looks whether they have changed at every handshake, so they can be renewed without a restart; a channel
-    reads them when it is made.
+    A server checks for changed files at every handshake, so they can be renewed without a restart; a channel reads them
+    when it is made.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidInput where a file is missing, cannot be read, or is not PEM."""
+        """Raises InvalidInput if a file is missing, cannot be read, or is not PEM."""
         self._path = path
         self._read()
         if (path / KEY).stat().st_mode & 0o007:
@@ -54,7 +54,7 @@ class TlsFolder:
         return f"TlsFolder({str(self._path)!r})"
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that talks to nobody without a certificate of the same authority."""
+        """Credentials of a server that requires client certificates signed by the same authority."""
         stamps = self._stamps()
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -78,7 +78,7 @@ class TlsFolder:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that shows its own certificate and believes those of the authority."""
+        """For a channel that presents its own certificate and trusts those of the authority."""
         return TlsMaterial(*self._read()).channel_credentials()
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:

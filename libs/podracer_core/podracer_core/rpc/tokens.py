@@ -28,7 +28,7 @@ TokenSource = Callable[[], str]
 
 
 class Role(enum.StrEnum):
-    """What a token's holder is. LEASE is not in a file: its tokens come from LeaseTokens."""
+    """The role of a token's holder. Tokens of LEASE are not in a file: they come from LeaseTokens."""
 
     CLIENT = "client"
     POD = "pod"
@@ -50,7 +50,7 @@ class _Line:
 
     @classmethod
     def parse(cls, text: str, path: Path) -> _Line:
-        """Raises InvalidInput for a digest or a project that cannot be one."""
+        """Raises InvalidInput for a malformed digest or project."""
         word, *names = text.split()
         digest = _digest(word)
         if word.startswith(_HASHED):
@@ -98,11 +98,11 @@ class _WatchedFile:
 class TokenFiles:
     """The tokens that a server accepts: a directory with a file for each role, `client`, `pod`, `control`.
 
-    A file that is absent means that nobody has that role here. To rotate, add the new token as a second line,
-    move every caller to it, then remove the first; no restart is needed.
+    Without a role's file the server accepts no token of that role. To rotate a token, add the new one as a second
+    line, move every caller to it, then remove the first; no restart is needed.
 
-    A line is a token, or `sha256:` and the digest of one (`hash_token`), so that who reads the file cannot use it.
-    Names of projects after it (`TOKEN projects/a projects/b`) limit what it is for.
+    A line is a token, or `sha256:` and its digest (`hash_token`), which a reader of the file cannot present. Project
+    names after it (`TOKEN projects/a projects/b`) limit the token to these projects.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -166,10 +166,10 @@ class FileToken:
 
 
 class LeaseTokens:
-    """Makes and checks `lease.<lease id>.<fence>.<mac>`, which admits to one lease under one fence only.
+    """Makes and checks `lease.<lease id>.<fence>.<mac>`, which is valid for one lease under one fence only.
 
-    The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated LeaseWork can
-    give its answer again) and nothing needs to be stored. Whether the lease still lives is not checked here.
+    The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated LeaseWork gets the
+    same answer) and nothing needs to be stored. It does not check whether the lease is still held.
     """
 
     PREFIX = "lease."
@@ -216,7 +216,7 @@ def create_tokens(directory: Path) -> Mapping[Role, Path]:
 
 
 def create_secret_file(path: Path) -> None:
-    """Write a random token to `path` unless it is there; whole or not at all, whatever kills this process."""
+    """Write a random token to `path` unless it exists; atomic, even if this process is killed."""
     if path.exists():
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -235,12 +235,12 @@ def create_secret_file(path: Path) -> None:
 
 
 def hash_token(token: str) -> str:
-    """What stands for `token` in a server's file."""
+    """The form of `token` in a server's file: its digest."""
     return _HASHED + _digest(token).hex()
 
 
 def hash_tokens(text: str) -> str:
-    """The same of a whole token file, projects included."""
+    """`hash_token` of a whole token file, projects included."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     hashed = ([word if word.startswith(_HASHED) else hash_token(word), *projects] for word, *projects in lines)
     return "".join(f"{' '.join(words)}\n" for words in hashed)

@@ -1,4 +1,4 @@
-"""Work that rpc handlers ask for and the main thread does: torch computes in one thread, gRPC serves beside it."""
+"""Tasks of rpc handlers for the main thread: torch computes in one thread, and gRPC serves beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkQueue:
         self._stopped = threading.Event()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
-        """Have the main thread call `task`. The future raises what it raises; Unavailable after the end of `run`."""
+        """Let the main thread call `task`. The future raises the task's error; Unavailable after the end of `run`."""
         future: Future[Result] = Future()
         self._tasks.put((task, future))
         if self._stopped.is_set():
@@ -31,18 +31,18 @@ class WorkQueue:
         return future
 
     def run(self, stop: threading.Event) -> None:
-        """Do tasks until `stop` is set; then finish the present one and refuse those that wait."""
+        """Run tasks until `stop` is set; then finish the current one and refuse waiting ones."""
         while not stop.is_set():
             self._do_next(_POLL_S)
         self.stop()
 
     def run_pending(self) -> None:
-        """Do the tasks that wait now: for a main thread with a loop of its own."""
+        """Run the waiting tasks, for a main thread with its own loop."""
         while self._do_next(0.0):
             pass
 
     def stop(self) -> None:
-        """Refuse what waits and what still comes."""
+        """Refuse waiting and further tasks."""
         self._stopped.set()
         self._refuse_rest()
 
@@ -69,7 +69,7 @@ def _do(task: Callable[[], Any], future: Future[Any]) -> None:
         return
     try:
         result = task()
-    except Exception as error:  # noqa: BLE001 - whoever asked for the task gets it from the future
+    except Exception as error:  # noqa: BLE001 - the future carries it to the caller
         future.set_exception(error)
     else:
         future.set_result(result)

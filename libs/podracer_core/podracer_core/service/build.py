@@ -1,4 +1,4 @@
-"""Which build of Podracer this is, and with which others it may talk."""
+"""The build of this process, and the builds it is compatible with."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from podracer.common.v1 import cohort_pb2
 from podracer_core.errors import PreconditionFailed
 
 PROTOCOL = 1
-"""Counted up with every change of the protocol that a peer must know."""
+"""The version of the protocol: one more after every change that matters to a peer."""
 
 
 REVISION_VARIABLE = "PODRACER_REVISION"
-"""Set in our images to the hash of the commit that they were made of."""
+"""Set in our images to the hash of the commit they were built from."""
 
 _REVISION_LENGTH = 12
 
@@ -31,14 +31,14 @@ def own_build() -> cohort_pb2.BuildInfo:
 
 
 def describe_build() -> str:
-    """For people: `0.1.0 (3f2a9c1d0b7e), protocol 1`."""
+    """The build as text: `0.1.0 (3f2a9c1d0b7e), protocol 1`."""
     own = own_build()
     revision = f" ({own.git_commit})" if own.git_commit else ""
     return f"{own.version}{revision}, protocol {own.protocol}"
 
 
 def require_same_build(peer: cohort_pb2.BuildInfo) -> None:
-    """Inside a pod builds are equal. Raises PreconditionFailed (BUILD_MISMATCH) for any other."""
+    """All processes of a pod have the same build. Raises PreconditionFailed (BUILD_MISMATCH) for any other build."""
     own = own_build()
     if (peer.version, peer.protocol) != (own.version, own.protocol):
         raise PreconditionFailed(
@@ -51,7 +51,7 @@ def require_same_build(peer: cohort_pb2.BuildInfo) -> None:
 
 
 def is_compatible(peer: cohort_pb2.BuildInfo) -> bool:
-    """Whether control plane and pod may talk: the same major version, at most one minor version apart."""
+    """Whether control plane and pod can work together: the same major version, at most one minor version apart."""
     own_parts, peer_parts = _parts(_version()), _parts(peer.version)
     return (
         peer_parts is not None

@@ -1,4 +1,4 @@
-"""When a process ends: with its parent, or on a signal."""
+"""The end of a process: with its parent, or on a signal."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "PODRACER_PARENT_PID"
-"""Set by a launcher to its own pid: the child must not outlive it."""
+"""A launcher sets it to its own pid: the child process must not outlive it."""
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 
 
 def exit_with_parent(expected_parent_pid: int) -> None:
-    """Make sure that this process ends when its parent does, however the parent ends.
+    """End this process when its parent ends, even if the parent is killed.
 
-    On Linux the kernel sends SIGKILL (`prctl(PR_SET_PDEATHSIG)`), at the end of the parent's *thread* that started
-    this process: a launcher starts its children from a thread that lives as long as itself. Elsewhere a thread
-    looks at the parent's pid twice a second. Exits at once when the parent is not `expected_parent_pid` any more.
+    On Linux the kernel sends SIGKILL (`prctl(PR_SET_PDEATHSIG)`) at the end of the parent's *thread* that started
+    this process: a launcher starts its children from a thread that lives as long as itself. On other systems a thread
+    checks the parent's pid twice a second. Exits at once if the parent is no longer `expected_parent_pid`.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -46,10 +46,9 @@ def exit_with_parent(expected_parent_pid: int) -> None:
 
 
 def exit_with_parent_if_asked() -> None:
-    """`exit_with_parent` with the pid in PODRACER_PARENT_PID; nothing when that is unset.
+    """Call `exit_with_parent` with the pid in PODRACER_PARENT_PID, if that is set.
 
-    The variable is removed, so that this process's own children do not take it for theirs.
-    Raises InvalidInput when it is not a pid.
+    Removes the variable, so that the children of this process do not use it. Raises InvalidInput if it is not a pid.
     """
     text = os.environ.pop(PARENT_VARIABLE, "")
     if not text:
@@ -60,9 +59,9 @@ def exit_with_parent_if_asked() -> None:
 
 
 def stop_event_on_signals() -> threading.Event:
-    """An event that SIGTERM or SIGINT sets; the same signal a second time ends the process at once.
+    """An event that SIGTERM or SIGINT sets. The same signal a second time ends the process at once.
 
-    Only from the main thread.
+    Call it from the main thread only.
     """
     stop = threading.Event()
 
@@ -76,7 +75,7 @@ def stop_event_on_signals() -> threading.Event:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What `work` returns; None, and it is cancelled, where `stop` comes first."""
+    """The result of `work`. If `stop` comes first, `work` is cancelled and the result is None."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

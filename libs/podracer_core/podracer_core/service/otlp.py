@@ -1,6 +1,6 @@
-"""Spans and metrics to an OpenTelemetry collector, by gRPC, and metrics for Prometheus to fetch.
+"""Export spans and metrics to an OpenTelemetry collector by gRPC, and metrics to Prometheus.
 
-Everything that imports the OpenTelemetry SDK is here, and imported only where it is wanted.
+Only this module imports the OpenTelemetry SDK, and it is imported only when one of the exports is on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": Sp
 
 
 def resource_of(service: str, attributes: Mapping[str, str]) -> Resource:
-    """What this process is; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say more, or other things."""
+    """The attributes of this process. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME add to them or override them."""
     own = {
         "service.name": service,
         "service.namespace": "podracer",
@@ -51,10 +51,10 @@ def resource_of(service: str, attributes: Mapping[str, str]) -> Resource:
 
 
 class OtlpSpans(SpanSink):
-    """Sends spans in batches, from a thread of its own; what a collector that is away does not take is dropped."""
+    """Sends spans in batches, from its own thread; spans that an unreachable collector does not take are dropped."""
 
     def __init__(self, resource: Resource) -> None:
-        """The SDK reads where to, how and how often from OTEL_EXPORTER_OTLP_*, OTEL_BSP_* and OTEL_TRACES_SAMPLER."""
+        """The SDK reads its settings from OTEL_EXPORTER_OTLP_*, OTEL_BSP_* and OTEL_TRACES_SAMPLER."""
         self._resource = resource
         self._batches = BatchSpanProcessor(OTLPSpanExporter())
         self._sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
@@ -87,11 +87,11 @@ class OtlpSpans(SpanSink):
 
 
 class MetricExport:
-    """Counts everything in `metrics`, for a collector, for Prometheus, or for both."""
+    """Exports everything in `metrics` to a collector, to Prometheus, or to both."""
 
     def __init__(self, resource: Resource, *, otlp: bool, prometheus_listen: str) -> None:
-        """`prometheus_listen`: an address to serve metrics at over HTTP; empty: not at all. Raises InvalidInput where
-        that cannot be."""
+        """`prometheus_listen`: the address that serves metrics over HTTP; empty: none. Raises InvalidInput for an
+        address that cannot be used."""
         readers: list[MetricReader] = []
         self._server: Any = None
         self.address: str | None = None
@@ -105,7 +105,7 @@ class MetricExport:
         metrics.attach(self._provider.get_meter("podracer"))
 
     def close(self, timeout_s: float) -> None:
-        """Send what there is for the last time."""
+        """Export the metrics a last time, within `timeout_s`."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -114,7 +114,7 @@ class MetricExport:
 
 
 def _serve(listen: str, registry: CollectorRegistry) -> tuple[Any, str]:
-    """The server, and what to fetch from."""
+    """The server, and its URL."""
     address = parse_address(listen)
     if address.is_unix:
         raise InvalidInput(f"PODRACER_METRICS_LISTEN: {listen}: expected HOST:PORT", reason="INVALID_ADDRESS")
@@ -131,7 +131,7 @@ def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanCon
 
 
 def _within(timeout_s: float, end: Callable[[], object]) -> None:
-    """Have the SDK end in a thread that nobody waits for longer: a collector may be away."""
+    """Shut down the SDK in a thread and wait at most `timeout_s`: the collector may be unreachable."""
     thread = threading.Thread(target=end, name="telemetry-end", daemon=True)
     thread.start()
     thread.join(timeout_s)

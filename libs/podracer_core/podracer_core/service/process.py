@@ -1,4 +1,4 @@
-"""How every service process starts: settings, logs, its parent, and what it says when it cannot start."""
+"""The start of every service process: settings, logs, its parent, and the error if it cannot start."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from podracer_core.telemetry.logging import configure_logging
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What every service reads from PODRACER_<NAME>.
+    """The settings of every service, from PODRACER_<NAME>.
 
     listen          address to serve at; port 0 takes a free one
     tokens          folder with the token files `client`, `pod`, `control`
-    threads         threads that torch computes with; unset: torch's own choice
-    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, and talk only to who has a
+    threads         number of threads of torch; unset: torch's default
+    tls             folder with ca.pem, cert.pem and key.pem: serve and call with TLS, only with peers that have a
                     certificate of the same authority (unix sockets excepted)
-    allow_insecure  serve and call beyond this machine in plain text where there is no TLS
-    health_listen   address of a second port, in plain text, that tells whether this process is alive and ready, and
-                    nothing else: probes have no token and no certificate. Unset: there is none
-    metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: there is none
+    allow_insecure  without TLS, serve and call other machines in plain text
+    health_listen   address of a second port, in plain text, for health checks only: probes have no token and no
+                    certificate. Unset: none
+    metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: none
     trace_dir       folder for files of spans, which `podracer trace` reads. Unset: none are written
-    trace_size      what that folder may hold
+    trace_size      the most that folder may hold
     """
 
     tokens: Path
@@ -51,7 +51,7 @@ class ServiceSettings:
     trace_size: ByteSize = 256 << 20
 
     def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
-        """For the server of this process. Raises InvalidInput where TLS is asked for and its files are not there."""
+        """The options of this process's server. Raises InvalidInput if TLS is set and its files do not exist."""
         return ServerOptions(
             concurrent_calls=concurrent_calls,
             allow_insecure=self.allow_insecure,
@@ -60,11 +60,11 @@ class ServiceSettings:
         )
 
     def telemetry_options(self) -> TelemetryOptions:
-        """For the telemetry of this process."""
+        """The options of this process's telemetry."""
         return TelemetryOptions(self.metrics_listen, self.trace_dir, self.trace_size)
 
     def channel_options(self, server: str) -> ChannelOptions:
-        """For a channel to a `server` (orchestrator, learner…). Raises as `server_options`."""
+        """The options of a channel to a `server` (orchestrator, learner…). Raises as `server_options`."""
         return ChannelOptions(allow_insecure=self.allow_insecure, tls=self._tls_folder(), server=server)
 
     def _tls_folder(self) -> TlsFolder | None:
@@ -73,12 +73,12 @@ class ServiceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSettings(ServiceSettings):
-    """What orchestrator and leaderboard read, too.
+    """The additional settings of orchestrator and leaderboard.
 
-    database        URL: `sqlite:////absolute/path` (the folder is made) or `postgresql://…`
-    database_term   how long a process is the active one of a PostgreSQL database without a sign of life
-    instance        name of this process there: it takes over at once from one of the same name. In a cluster that of
-                    its Pod, of a StatefulSet, which gets the label podracer.dev/active while it is the active one
+    database        URL: `sqlite:////absolute/path` (the folder is created) or `postgresql://…`
+    database_term   how long a process stays the active one of a PostgreSQL database without a sign of life
+    instance        name of this process in PostgreSQL: it takes over at once from a process of the same name. In a
+                    cluster, the name of its Pod, which has the label podracer.dev/active while it is the active one
     """
 
     database: str
@@ -90,7 +90,7 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
 def main(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> NoReturn:
-    """`run_service`, and the end of this process: at once, for Python takes 0.2 s to take a service's modules apart."""
+    """Call `run_service` and exit at once: Python's regular exit of a service takes 0.2 s."""
     code = run_service(name, settings, serve)
     logging.shutdown()
     sys.stdout.flush()
@@ -101,8 +101,8 @@ def main(name: str, settings: type[Settings], serve: Callable[[Settings], int]) 
 def run_service(name: str, settings: type[Settings], serve: Callable[[Settings], int]) -> int:
     """Read the settings, start logging and serve; returns the exit status.
 
-    2 where settings or address are wrong, 1 for anything else that keeps it from serving; one line on stderr says what.
-    With the argument `--version` it only says which build it is.
+    The status is 2 for a wrong setting or address, and 1 if it cannot serve for any other reason; one line on stderr
+    gives the reason. With the argument `--version` it only prints its build.
     """
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
@@ -125,6 +125,6 @@ def run_service(name: str, settings: type[Settings], serve: Callable[[Settings],
 
 
 def announce(address: str) -> None:
-    """Tell the launcher where this process serves: the one line on stdout."""
+    """Print the address of this process for the launcher: the only line on stdout."""
     sys.stdout.write(f"listening on {address}\n")
     sys.stdout.flush()

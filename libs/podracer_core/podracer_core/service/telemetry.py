@@ -1,4 +1,4 @@
-"""Telemetry of one process, as its settings say: off where they say nothing."""
+"""The telemetry of one process, according to its settings; off by default."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
 _END_S = 1.0
-"""How long the end of a process waits for a collector."""
+"""How long a process that ends waits for a collector."""
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """Where telemetry goes, besides a collector that the environment names.
+    """The destinations of telemetry, besides the collector of the environment variables.
 
-    metrics_listen  where Prometheus fetches metrics; empty: nowhere
+    metrics_listen  address at which Prometheus fetches metrics; empty: none
     trace_dir       folder for files of spans; None: none
-    trace_bytes     what that folder may hold
+    trace_bytes     the most that folder may hold
     """
 
     metrics_listen: str = ""
@@ -43,10 +43,10 @@ class TelemetryOptions:
 def telemetry(
     service: str, options: TelemetryOptions, environment: Mapping[str, str] | None = None
 ) -> Iterator[str | None]:
-    """Have spans and metrics of this process go where `options` and the variables OTEL_* say, until the end.
+    """Send the spans and metrics of this process where `options` and the variables OTEL_* say, until the block ends.
 
-    Gives the URL at which Prometheus finds the metrics, if it does. Raises InvalidInput for a folder or an address that
-    cannot be had, and for a protocol that is not gRPC.
+    Yields the URL of the metrics for Prometheus, or nothing. Raises InvalidInput for a folder or an address that cannot
+    be used, and for a protocol other than gRPC.
     """
     environment = os.environ if environment is None else environment
     ends: list[Callable[[float], None]] = []
@@ -72,7 +72,7 @@ def _start(
         try:
             from podracer_core.service import otlp  # late: most processes need none of it
         except ImportError as error:
-            message = "telemetry is asked for, but not installed: pip install 'podracer-core[telemetry]'"
+            message = "telemetry is enabled, but not installed: pip install 'podracer-core[telemetry]'"
             raise InvalidInput(f"{message} ({error})", reason="NO_TELEMETRY") from error
         resource = otlp.resource_of(service, {"service.version": own_build().version})
         if otlp_metrics or options.metrics_listen:
@@ -111,13 +111,13 @@ _STATM = Path("/proc/self/statm")
 
 
 def watch_process() -> None:
-    """Processor time and memory of this process."""
+    """Measure the processor time and memory of this process."""
     metrics.CPU.watch(_cpu_times)
     metrics.MEMORY.watch(_memory)
 
 
 def watch_gpus() -> None:
-    """The GPUs of this machine, where there are any and NVML is installed."""
+    """Measure the GPUs of this machine, if it has any and NVML is installed."""
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:

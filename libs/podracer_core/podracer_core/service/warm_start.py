@@ -1,8 +1,8 @@
-"""Services that begin with torch imported: processes of the standard library's fork server.
+"""Services that start with torch imported: processes of the standard library's fork server.
 
-Importing torch takes a process 2 s of CPU time and hundreds of megabytes. The fork server does it once, in an
-environment without settings of ours, and has one thread. Each process that is forked from it becomes one service, in a
-session of its own and with the environment that it is given. Processes that run users' code are never forked from it.
+Importing torch takes 2 s of CPU time and hundreds of megabytes per process. The fork server imports it once, in an
+environment without Podracer's settings, and has one thread. Each process forked from it becomes one service, in its own
+session and with the environment it is given. Processes that run users' code are never forked from it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _running = False
 
 
 def start_server(folder: str | None = None) -> None:
-    """Start this process's fork server, which imports torch while the caller goes on.
+    """Start this process's fork server, which imports torch while the caller continues.
 
-    `folder` is where its socket lies: one that is removed also where this process is killed. Only from the main
-    thread, with which the server ends, and before there are other threads: this process's environment is the server's
-    for a moment. Without a server (only Linux has one) `is_running` stays false.
+    `folder` holds its socket; it must be a folder that is removed even if this process is killed. Call it from the main
+    thread, whose end ends the server, and before other threads start: it changes this process's environment for a
+    moment. Without a server (only Linux has one) `is_running` stays false.
     """
     global _running  # noqa: PLW0603 - the standard library has one fork server a process
     if sys.platform != "linux" or _running:
@@ -72,20 +72,20 @@ def start_server(folder: str | None = None) -> None:
 
 
 def is_running() -> bool:
-    """Whether processes can be started here."""
+    """Whether the server runs and can start processes."""
     return _running
 
 
 class WarmProcess:
-    """One service, with as much of `asyncio.subprocess.Process` as its keeper needs.
+    """One service, with the part of the interface of `asyncio.subprocess.Process` that its supervisor needs.
 
-    It dies with the fork server, and so with the process that started that, however it ends.
+    It ends with the fork server, which ends with the process that started it, even if that is killed.
     """
 
     def __init__(self, module: str, environment: Mapping[str, str], stdout: int, stderr: int) -> None:
-        """Fork it, and have it run `python -m module`. Waits while the server still imports.
+        """Fork the process, which runs `python -m module`. Waits until the server has imported torch.
 
-        Raises Unavailable where the server has gone: none is started any more.
+        Raises Unavailable if the server has ended: it does not start again.
         """
         global _running  # noqa: PLW0603
         arguments = (module, dict(environment), _Descriptor(stdout), _Descriptor(stderr))
@@ -104,12 +104,12 @@ class WarmProcess:
 
     @property
     def returncode(self) -> int | None:
-        """As `subprocess.Popen` has it; None while it runs."""
+        """The return code as in `subprocess.Popen`; None while the process runs."""
         with _lock:
             return self._process.exitcode
 
     async def wait(self) -> int:
-        """Wait for its end; the return code."""
+        """Wait for the end of the process and return its return code."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         while (code := self.returncode) is None:
             loop.add_reader(self._process.sentinel, ended.set)
@@ -120,17 +120,17 @@ class WarmProcess:
         return code
 
     def join(self, timeout_s: float) -> int | None:
-        """`wait` for code without an event loop; None where it still runs after `timeout_s`."""
+        """`wait` without an event loop; None if the process still runs after `timeout_s`."""
         multiprocessing.connection.wait([self._process.sentinel], timeout_s)
         return self.returncode
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM to the process."""
         self._process.terminate()
 
 
 class _Descriptor:
-    """A file descriptor, as an argument of a process that is forked."""
+    """A file descriptor as an argument of the forked process."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -144,7 +144,7 @@ def _detach(duplicate: Any) -> int:
 
 
 def _become(module: str, environment: Mapping[str, str], stdout: int, stderr: int) -> None:
-    """In the forked process: be what `python -m module` is."""
+    """In the forked process: behave as `python -m module`."""
     server = sys.modules[_SERVER]
     exit_with_parent(server.PID)
     os.setsid()
@@ -159,7 +159,7 @@ def _become(module: str, environment: Mapping[str, str], stdout: int, stderr: in
 
 
 def _show_as(module: str) -> None:
-    """Have `ps`, `top` and `pgrep -f` show `python -P -m module` instead of the server's command line."""
+    """Show `python -P -m module` in `ps`, `top` and `pgrep -f` instead of the server's command line."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, module.encode(), 0, 0, 0)
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_END))

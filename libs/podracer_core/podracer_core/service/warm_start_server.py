@@ -12,4 +12,4 @@ if (
 ):  # the standard library has started it again, with settings and tokens of its parent
     raise SystemExit(1)
 exit_with_parent_if_asked()
-os.dup2(2, 1)  # who reads what its parent prints is told of the end with the parent, not with this process
+os.dup2(2, 1)  # a reader of the parent's output sees its end with the parent's, not with this process's

@@ -1,7 +1,7 @@
-"""Acting with trained policies for others: what a policy server computes.
+"""Acting with trained policies: the computation of a policy server.
 
-policy       ServedPolicy: one version of a policy, or of several that act as one
-batching     Batcher: requests that wait at the same time become one call of the network
+policy       ServedPolicy: one version of a policy or an ensemble
+batching     Batcher: requests that wait at the same time share one call of the network
 """
 
 from podracer_core.serving.batching import Batcher, ServedPolicies

@@ -1,8 +1,8 @@
-"""Requests that wait at the same time become one call of the network.
+"""Requests that wait at the same time share one call of the network.
 
-Nothing waits for a batch to fill: a request that comes alone is acted on at once. What is short, as of most policies
-and one observation, is acted on in the event loop, since a thread would take longer to be told; all that has come by
-then is one batch. What is long has a thread, and while it acts the next batch gathers.
+No request waits for a batch to fill: a single request is answered at once. Short calls, as for most policies and one
+observation, run in the event loop, as a thread would take longer to be notified; all requests that have arrived by then
+are one batch. Long calls run in a thread, and meanwhile the next batch gathers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from podracer_core.serving.policy import ServedPolicy
 from podracer_core.telemetry.metrics import POLICY_ACTIONS, POLICY_BATCH, POLICY_QUEUE
 
 MAX_BATCH = 256
-"""Observations in one call; a larger request is a call of its own."""
+"""The most observations in one call; a larger request is its own call."""
 
 MAX_WAITING = 4096
-"""Observations that wait; a request that comes when there are as many is refused."""
+"""The most waiting observations; further requests are refused."""
 
 _SHORT_S = 0.002
 
@@ -45,9 +45,9 @@ class _Request:
 
 
 class Batcher:
-    """`act` answers a request, `close` ends it. The policy of a request is the one that it came with.
+    """`act` answers a request with its policy; `close` ends the batcher.
 
-    Of one event loop, which makes it and calls it.
+    It belongs to one event loop, which makes and calls it.
     """
 
     def __init__(self, max_batch: int = MAX_BATCH, max_waiting: int = MAX_WAITING) -> None:
@@ -89,7 +89,7 @@ class Batcher:
         return await request.answer
 
     async def close(self) -> None:
-        """Answer what waits, then end the thread."""
+        """Answer waiting requests, then end the thread."""
         self._closed = True
         self._act_short()
         if self._acting is not None:
@@ -109,7 +109,7 @@ class Batcher:
         self._acting = None
 
     def _take(self, queue: deque[_Request]) -> list[_Request]:
-        """The oldest request and those that can be acted on with it, without those that nobody waits for any more."""
+        """The oldest request and those that fit in its batch, without cancelled and expired ones."""
         first = queue.popleft()
         batch, rows, others = [first], first.rows, deque[_Request]()
         while queue and rows < self._max_batch:
@@ -136,7 +136,7 @@ def _is_wanted(request: _Request, now: float) -> bool:
 
 
 def _act(requests: Sequence[_Request]) -> Tensor | Exception:
-    """Actions of all of them, which are of one policy, or why there are none."""
+    """The actions for requests of one policy, or the error."""
     first = requests[0]
     observations, masks = first.observations, first.masks
     try:
@@ -146,12 +146,12 @@ def _act(requests: Sequence[_Request]) -> Tensor | Exception:
                 masks = torch.cat([request.masks for request in requests if request.masks is not None])
         with POLICY_BATCH.timed():
             return first.policy.act(observations, masks)
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
+    except Exception as error:  # noqa: BLE001 - every waiting request gets it
         return error
 
 
 def _settle(requests: Sequence[_Request], outcome: Tensor | Exception) -> None:
-    """Answer each; who has gone meanwhile is not told."""
+    """Answer each request that still waits."""
     if isinstance(outcome, Exception):
         for request in requests:
             if not request.answer.done():
@@ -167,7 +167,7 @@ def _settle(requests: Sequence[_Request], outcome: Tensor | Exception) -> None:
 
 MAX_NAMES = 64
 VERSIONS_KEPT = 2
-"""Of each name: the present one, and the one before."""
+"""The versions kept of each name: the current and the previous one."""
 
 
 class ServedPolicies:

@@ -4,8 +4,8 @@ object_store  the interface; `open_store` opens one by its URL
 folder        file:///path
 s3            s3://bucket/prefix
 spool         a folder of this machine on the way to a store
-layout        which key belongs to what
-manifest      which files an object of several files has, and their checksums
+layout        the keys of objects
+manifest      the files of an object of several files, and their checksums
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["ObjectStore", "open_store"]
 def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
     """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
 
-    A folder or a bucket that is missing is made, unless `create` is false (then NotFound). `s3` says where the S3
-    server is and with which keys; by default the environment does (PODRACER_S3_ENDPOINT, …). A server that is away is
-    no error: `check` tells it, and the store works once the server is back.
+    A missing folder or bucket is made, unless `create` is false (then NotFound). `s3`: address and keys of the S3
+    server; by default from the environment (PODRACER_S3_ENDPOINT, …). An unreachable server is no error: `check` raises
+    then, and the store works once the server is back.
     Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
     """
     parts = urlsplit(url)

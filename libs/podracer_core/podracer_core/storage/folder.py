@@ -33,7 +33,7 @@ class FolderStore(ObjectStore):
     """Each key is a path below `root`. Writes go to a draft, are flushed to the disk, and are moved into place."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
-        """With `create` the folder is made and must be writable; without it has only to be there and readable."""
+        """With `create` the folder is made and must be writable; without, it must exist and be readable."""
         self._root = root
         self._drafts = root / DRAFTS
         self.url = root.absolute().as_uri()
@@ -79,7 +79,7 @@ class FolderStore(ObjectStore):
             return _info(key, path.stat())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        # Only the deepest folder that the prefix names can hold what it matches.
+        # Only the deepest folder named by the prefix can hold matching keys.
         folder, _, _ = check_prefix(prefix).rpartition("/")
         with _mapped_errors(f"{self.url}: cannot list {prefix!r}"):
             keys = [key for key in self._walk(folder) if key.startswith(prefix)]
@@ -122,7 +122,7 @@ class FolderStore(ObjectStore):
         return self._drafts / uuid.uuid4().hex
 
     def _remove_old_drafts(self) -> None:
-        """Drafts outlive their writer only where it was killed; those of a day ago have no writer any more."""
+        """Drafts outlive only a killed writer; those older than a day have no writer any more."""
         for draft in self._drafts.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - draft.stat().st_mtime > _DRAFT_LIFETIME_S:
@@ -134,7 +134,7 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _move_into_place(draft: Path, target: Path) -> None:
-    """Rename, once the folders are there. A delete beside us may remove one that is empty: then once more."""
+    """Rename, once the folders exist. A concurrent delete may remove an empty one: then try once more."""
     while True:
         try:
             _make_folders(target.parent)
@@ -149,7 +149,7 @@ def _move_into_place(draft: Path, target: Path) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    """Like mkdir -p, but what it has made survives a power cut."""
+    """Like mkdir -p, but the new folders survive a power cut."""
     if folder.is_dir():
         return
     _make_folders(folder.parent)

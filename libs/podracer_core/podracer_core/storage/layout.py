@@ -1,4 +1,4 @@
-"""Which key in the object store belongs to what (DESIGN §9).
+"""The keys of the object store (DESIGN §9).
 
 projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/{actor,critic,…}.safetensors, manifest.json
 projects/<p>/jobs/<uid>/agents/<a>/checkpoints/<step>-<fence>/replay/{tail,<part>}.safetensors: later ones may name it
@@ -28,12 +28,12 @@ _CHECKPOINT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A checkpoint that has been written: where it is, and what its manifest's bytes hash to.
+    """A written checkpoint: its prefix, and the hash of its manifest's bytes.
 
     prefix            key prefix in the store, with a `/` at its end
     manifest_sha256   64 lower-case hexadecimal digits
     size_bytes        of all its files, the manifest included
-    files             its files, as another checkpoint beside it may name them
+    files             its files, in the form in which a checkpoint beside it may name them
     """
 
     prefix: str
@@ -44,7 +44,7 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlace:
-    """What the prefix of a checkpoint says: ids (no resource names), lineage steps, fence of the writing lease."""
+    """The parts of a checkpoint's prefix: ids (no resource names), lineage steps, fence of the writing lease."""
 
     project: str
     job_uid: str
@@ -54,7 +54,7 @@ class CheckpointPlace:
 
     @property
     def prefix(self) -> str:
-        """The key prefix, with a `/` at its end. Raises InvalidInput for an id that cannot stand in a key."""
+        """The key prefix, with a `/` at its end. Raises InvalidInput for an id that is invalid in a key."""
         if self.env_steps < 0 or self.fence < 0:
             raise InvalidInput(f"a checkpoint has env_steps and fence of 0 or more, not {self.env_steps}, {self.fence}")
         agent = agent_prefix(self.project, self.job_uid, self.agent)
@@ -73,7 +73,7 @@ class CheckpointPlace:
 
     @classmethod
     def of_object(cls, key: str) -> CheckpointPlace | None:
-        """The checkpoint that an object belongs to; None where it belongs to none."""
+        """The checkpoint that an object belongs to; None if it belongs to none."""
         found = _CHECKPOINT.match(key)
         try:
             return None if found is None else cls.parse(found[0])
@@ -82,17 +82,17 @@ class CheckpointPlace:
 
 
 def job_prefix(project: str, job_uid: str) -> str:
-    """Everything that a job has stored. Raises InvalidInput for an id that cannot stand in a key."""
+    """The prefix of a job's objects. Raises InvalidInput for an id that is invalid in a key."""
     return f"projects/{_checked(project)}/jobs/{_checked(job_uid)}/"
 
 
 def agent_prefix(project: str, job_uid: str, agent: str) -> str:
-    """Everything that an agent has stored. Raises InvalidInput for an id that cannot stand in a key."""
+    """The prefix of an agent's objects. Raises InvalidInput for an id that is invalid in a key."""
     return f"{job_prefix(project, job_uid)}agents/{_checked(agent)}/"
 
 
 def checkpoint_prefix(project: str, job_uid: str, agent: str, env_steps: int, fence: int) -> str:
-    """Where a checkpoint goes: no two leases, and no two moments of a lease, share a prefix."""
+    """The prefix of a checkpoint: no two leases, and no two moments of a lease, share one."""
     return CheckpointPlace(project, job_uid, agent, env_steps, fence).prefix
 
 

@@ -1,4 +1,4 @@
-"""The manifest of several objects that belong together: written last, it says that all of them are there and whole."""
+"""The manifest of objects that belong together: written last, it certifies that all of them are complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOLDER = re.compile(r"[0-9]+-[0-9]+")
 class ManifestFile:
     """One file: its path below the manifest's folder, its length, and its SHA-256 in lower-case hexadecimal digits.
 
-    folder   of the checkpoint beside this one that has the file, where an earlier one does; else empty
+    folder   of the checkpoint beside this one that has the file, if an earlier one does; else empty
     """
 
     path: str
@@ -35,24 +35,24 @@ class ManifestFile:
 
     @classmethod
     def describe(cls, path: str, data: bytes) -> ManifestFile:
-        """What `data` is to be recorded as."""
+        """The record of `data`."""
         return cls(path, len(data), hashlib.sha256(data).hexdigest())
 
     def verify(self, data: bytes) -> None:
-        """DataCorrupted unless these are the bytes that were recorded."""
+        """Raises DataCorrupted unless these are the recorded bytes."""
         found = ManifestFile.describe(self.path, data)
         if (found.size_bytes, found.sha256) != (self.size_bytes, self.sha256):
             raise _altered(self, found.size_bytes)
 
     def key(self, prefix: str) -> str:
-        """Where it is, named by the manifest at `prefix`. Without a prefix it is a checkpoint that has been downloaded,
-        whose folder has all files."""
+        """The file's key, for the manifest at `prefix`. Without a prefix it is a downloaded checkpoint, whose folder
+        has all files."""
         if not self.folder or not prefix:
             return f"{prefix}{self.path}"
         return f"{prefix[: prefix.rstrip('/').rfind('/') + 1]}{self.folder}/{self.path}"
 
     def seen_from_beside(self, prefix: str) -> ManifestFile:
-        """As another checkpoint beside the one at `prefix`, whose manifest names it so, may name it."""
+        """The file as a checkpoint beside the one at `prefix` may name it."""
         return replace(self, folder=self.folder or prefix.rstrip("/").rpartition("/")[2])
 
 
@@ -80,10 +80,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, name: str = FILE_NAME) -> Manifest:
-        """The inverse of `to_json`; reads what former versions have written, too.
+        """The inverse of `to_json`; also reads manifests of former versions.
 
-        Raises DataCorrupted for anything that it cannot have written, and InvalidInput (reason UNKNOWN_SCHEMA) for a
-        manifest of a schema that this version does not know.
+        Raises DataCorrupted for a malformed manifest, and InvalidInput (reason UNKNOWN_SCHEMA) for a manifest of an
+        unknown schema.
         """
         try:
             value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
@@ -127,8 +127,8 @@ class Manifest:
 def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
     """The manifest at `prefix`, checked against the hash of its bytes if one is given.
 
-    Raises NotFound where there is none (the writing was never finished), DataCorrupted where there should be one
-    (`sha256` is given) or where it has been altered.
+    Raises NotFound if there is none (the writing was never finished), DataCorrupted if there should be one (`sha256` is
+    given) or if it has been altered.
     """
     key = f"{prefix}{FILE_NAME}"
     try:
@@ -145,7 +145,7 @@ def read_manifest(store: ObjectStore, prefix: str, sha256: str | None = None) ->
 
 
 def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
-    """One file of a manifest, verified. Raises DataCorrupted, naming it, where it is missing, truncated or altered."""
+    """One file of a manifest, verified. Raises DataCorrupted that names it if it is missing, truncated or altered."""
     key = file.key(prefix)
     recorded = ManifestFile(key, file.size_bytes, file.sha256)
     try:
@@ -160,7 +160,7 @@ def read_file(store: ObjectStore, prefix: str, file: ManifestFile) -> bytes:
 
 
 def verify(store: ObjectStore, prefix: str, sha256: str | None = None) -> Manifest:
-    """Compare everything at `prefix` with its manifest, piece by piece; errors as `read_manifest` and `read_file`."""
+    """Compare all files at `prefix` with their manifest, in pieces. Raises as `read_manifest` and `read_file`."""
     manifest = read_manifest(store, prefix, sha256)
     for file in manifest.files:
         key, digest, size_bytes = file.key(prefix), hashlib.sha256(), 0

@@ -1,4 +1,4 @@
-"""Bytes by key: the one interface of every place where objects last."""
+"""The interface of all object stores: bytes by key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PART_OF_KEY = re.compile(r"[^\x00-\x1f\x7f/\\.][^\x00-\x1f\x7f/\\]*")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows of an object without reading it; `modified` is in UTC."""
+    """A store's data about an object, without its content; `modified` is in UTC."""
 
     key: str
     size_bytes: int
@@ -31,7 +31,7 @@ class ObjectInfo:
 class ObjectStore(ABC):
     """Objects under keys such as `projects/p/jobs/j/…` (see `check_key`). Safe to use from several threads.
 
-    An object appears whole or not at all: readers never see a part of one. What `put` has stored survives a crash.
+    An object appears whole or not at all: readers never see a part of one. Stored objects survive a crash.
 
     Every method raises NotFound (no such object), PermissionRefused (credentials or file modes forbid it),
     Unavailable (the store does not answer; the same call may succeed later) or InvalidInput (a bad key).
@@ -41,7 +41,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def put(self, key: str, data: bytes | Path) -> None:
-        """Store bytes, or the content of a local file, under `key`; replaces what was there."""
+        """Store bytes, or the content of a local file, under `key`; replaces a former object."""
 
     @abstractmethod
     def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -49,7 +49,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def stat(self, key: str) -> ObjectInfo:
-        """What is known of the object."""
+        """The object's size and time."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -57,7 +57,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens where there is none."""
+        """Remove the object; nothing happens if there is none."""
 
     def check(self) -> None:
         """Raise unless the store answers: one cheap request."""
@@ -86,21 +86,21 @@ class ObjectStore(ABC):
         return len(keys)
 
     def settle(self, timeout_s: float = 0.0) -> bool:
-        """Whether all that was put lasts, after at most `timeout_s` of waiting: true at once, except with a `Spool`."""
+        """Whether all put objects are durable, after waiting at most `timeout_s`: True at once, except in a `Spool`."""
         return True
 
     def close(self) -> None:  # noqa: B027 - a folder has nothing to give back
-        """Give back connections; closing twice is harmless."""
+        """Close connections; closing twice is harmless."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
 
 def check_key(key: str) -> str:
-    """`key` itself if it can name an object in any store, else InvalidInput.
+    """`key` itself. Raises InvalidInput unless it is valid in every store.
 
-    Parts between `/` are not empty, do not start with a dot (so `..` is out, and a folder store's drafts are apart) and
-    hold neither backslashes nor control characters. At most 1,024 bytes of UTF-8.
+    Parts between `/` are not empty, do not start with a dot (which excludes `..` and a folder store's drafts), and have
+    neither backslashes nor control characters. At most 1,024 bytes of UTF-8.
     """
     problem = ""
     try:
@@ -129,7 +129,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def open_source(data: bytes | Path) -> BinaryIO:
-    """What `put` is given, as a stream; InvalidInput where the local file cannot be read."""
+    """The argument of `put` as a stream. Raises InvalidInput if the local file cannot be read."""
     if not isinstance(data, Path):
         return io.BytesIO(data)
     try:

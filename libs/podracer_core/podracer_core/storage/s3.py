@@ -65,13 +65,13 @@ _CODE_IN_BODY = re.compile(r"<Code>([A-Za-z]+)</Code>")
 
 @dataclass(frozen=True)
 class S3Settings:
-    """Where the S3 server is, and who we are there.
+    """The S3 server's address and credentials.
 
     endpoint        https://host or http://host:port
-    access_key, secret_key   leave both out to be who AWS says this machine is: its variables, its file of keys, or the
+    access_key, secret_key   leave both out to use AWS's default credentials: its variables, its file of keys, or the
                     role of the service account (web identity), of the container or of the instance
-    session_token   that goes with temporary keys
-    region          of the bucket; most servers of one's own do not care
+    session_token   of temporary keys
+    region          of the bucket; most self-hosted servers ignore it
     addressing      path: https://host/bucket, virtual: https://bucket.host, auto: virtual for the public clouds that
                     ask for it, path for others
     ca_file         certificates (PEM) of the authority that signed the server's; unset: SSL_CERT_FILE, then the usual
@@ -103,8 +103,8 @@ class S3Store(ObjectStore):
     """Keys below a prefix of a bucket. Requests are signed over their content, so the server refuses altered bytes."""
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, *, create: bool = True) -> None:
-        """Raises what waiting does not mend: NotFound for a missing bucket that is not to be made, wrong keys or
-        settings. A server that is away is no error here: requests raise Unavailable until it is back."""
+        """Raises permanent errors: NotFound for a missing bucket that may not be made, wrong keys or settings. An
+        unreachable server is no error here: requests raise Unavailable until it is back."""
         self._bucket = bucket
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -122,8 +122,8 @@ class S3Store(ObjectStore):
             self.check()
 
     def check(self) -> None:
-        """Raise unless the store answers and has the bucket, soon in any case. A bucket that was never seen is made
-        where it may be; one that has gone is not made again, for it had objects."""
+        """Raise unless the store answers and has the bucket, without long retries. A bucket that was never seen is made
+        if allowed; one that has disappeared is not made again, as it had objects."""
         try:
             with _mapped_errors(self._place):
                 next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
@@ -150,7 +150,7 @@ class S3Store(ObjectStore):
         offset, etag = 0, ""
         waits = Backoff(0.1, 2.0, attempts=self._attempts - 1)
         while True:
-            # A connection that broke half-way is taken up again where it broke, provided the object is still the same.
+            # After a broken connection the download continues at the same byte, if the object has not changed.
             headers: dict[str, str | list[str] | tuple[str]] = {"If-Match": etag} if offset and etag else {}
             with _mapped_errors(f"{self.url}: cannot read {key!r}"):
                 response = self._client.get_object(self._bucket, name, offset, request_headers=headers)
@@ -193,7 +193,7 @@ class S3Store(ObjectStore):
         self._quick_http.clear()
 
     def _require_bucket(self) -> None:
-        """Where the server was away when the store was opened, its bucket may still have to be made."""
+        """Make the bucket if the server was unreachable when the store was opened."""
         if not self._found:
             self.check()
 
@@ -206,7 +206,7 @@ class S3Store(ObjectStore):
 
 
 def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
-    """Like the MinIO client's own, but with our time-outs and jittered retries. POST is not repeated."""
+    """Like the MinIO client's own, but with these time-outs and jittered retries. POST is not repeated."""
     retries = Retry(
         total=settings.attempts - 1,
         backoff_factor=0.1,
@@ -225,7 +225,7 @@ def _make_http_client(settings: S3Settings) -> urllib3.PoolManager:
 
 
 def _quick(settings: S3Settings) -> S3Settings:
-    """Of checks, which are repeated by those that make them."""
+    """The settings of checks, which their callers repeat."""
     return replace(
         settings,
         connect_timeout=min(settings.connect_timeout, _CHECK_TIMEOUT_S),
@@ -235,13 +235,13 @@ def _quick(settings: S3Settings) -> S3Settings:
 
 
 class _AwsIdentity(Provider):
-    """Who AWS says this machine is. Its keys are fetched again before they end."""
+    """AWS's default credentials of this machine. Keys are fetched again before they expire."""
 
     def __init__(self, http: urllib3.PoolManager) -> None:
         self._role = IamAwsProvider(http_client=http)
 
     def retrieve(self) -> Credentials:
-        """As an outage where there are none: AWS may have them later."""
+        """Raises Unavailable if there are none: AWS may have them later."""
         for keys in (EnvAWSProvider(), AWSConfigProvider()):
             with contextlib.suppress(ValueError):
                 return keys.retrieve()
@@ -311,7 +311,7 @@ def _mapped_errors(what: str) -> Iterator[None]:
 
 
 def _clock_hint(date: str) -> str:
-    """What is wrong where the server's clock and ours are so far apart that it believes no signature of ours."""
+    """A hint if the server's clock and this one differ so much that it refuses every signature."""
     try:
         skew_s = (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
     except (TypeError, ValueError):
@@ -322,7 +322,7 @@ def _clock_hint(date: str) -> str:
 
 
 def _error(what: str, status: int, code: str, message: str, date: str = "") -> PodracerError:
-    """What an answer of the server means. `code` is S3's word for it, `date` the server's idea of when it was sent."""
+    """The error of a server's answer. `code`: S3's error code; `date`: the server's time of the answer."""
     hint = _clock_hint(date) if status in (401, 403) else ""
     said = hint or _HINTS.get(code) or message or code or "the server refused"
     text = f"{what}: {said} (HTTP {status}{f', {code}' if code and said != code else ''})"

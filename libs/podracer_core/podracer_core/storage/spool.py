@@ -1,4 +1,4 @@
-"""Objects on their way to a store: `put` waits for this machine's disk only, the rest happens behind."""
+"""A spool before an object store: `put` waits for the local disk only; a thread uploads the objects."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _END_S = 2.0
 
 
 class SpoolFolder:
-    """A folder of this process alone below one that several may share, within a limit of bytes.
+    """This process's own folder below one that several may share, within a limit of bytes.
 
-    Its name is locked for as long as the process lives, so whoever can take the lock of another has found one that was
-    left behind, and removes it. What is in it has been promised to nobody: objects count when they are in the store.
+    The process locks it for life. A process that can lock another folder knows that its owner is dead, and removes it.
+    No object is lost with it: an object counts once it is in the store.
     """
 
     def __init__(self, parent: Path, limit_bytes: int, *, only_ours: bool = False) -> None:
-        """`only_ours`: `parent` has to be a folder of this user alone. Raises InvalidInput where it is not, or where no
-        folder can be made there."""
+        """`only_ours`: `parent` must belong to this user alone. Raises InvalidInput if it does not, or if no folder can
+        be made there."""
         self.limit_bytes, self._numbers = limit_bytes, itertools.count(1)
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if only_ours:
                 _require_own(parent)
-            making = _locked(parent, wait=True)  # nobody sweeps what has no lock yet
+            making = _locked(parent, wait=True)  # a new folder has no lock for a moment
             try:
                 _sweep(parent)
                 self.path = Path(tempfile.mkdtemp(dir=parent))
@@ -64,7 +64,7 @@ class SpoolFolder:
             raise InvalidInput(f"no spool in {parent}: {error.strerror}", reason="FOLDER_UNWRITABLE") from error
 
     def new_file(self) -> Path:
-        """A place that nothing has had before."""
+        """A new, unused path."""
         return self.path / str(next(self._numbers))
 
     def close(self) -> None:
@@ -84,10 +84,10 @@ class _Waiting:
 
 
 class Spool(ObjectStore):
-    """A store to which objects go by way of a folder. Safe to use from several threads.
+    """A store that objects reach through a folder. Safe to use from several threads.
 
-    An object arrives after everything that was put before it into or below its own folder, so what a manifest speaks of
-    is there before the manifest is. While the store is away they wait. Whoever reads here finds what was put here.
+    An object arrives after all objects that were put before it into or below its folder, so the files of a manifest
+    arrive before it. Objects wait while the store is unavailable. Reads return objects that still wait.
     """
 
     def __init__(self, store: ObjectStore, folder: SpoolFolder) -> None:
@@ -100,14 +100,14 @@ class Spool(ObjectStore):
         self._threads: list[threading.Thread] = []
 
     def put(self, key: str, data: bytes | Path) -> None:
-        """Raises Exhausted (SPOOL_FULL) where there is no room, and what has ended an earlier object's way."""
+        """Raises Exhausted (SPOOL_FULL) if there is no room, and the permanent error of an earlier object."""
         check_key(key)
         size_bytes = len(data) if isinstance(data, bytes) else data.stat().st_size
         with self._changed:
             self._check()
             held = self._being_written + sum(one.size_bytes for one in self._waiting)
             if held and held + size_bytes > self._folder.limit_bytes:
-                raise Exhausted(f"{held} bytes wait for {self.url}; {key!r} has no room", reason="SPOOL_FULL")
+                raise Exhausted(f"no room for {key!r}: {held} bytes already wait for {self.url}", reason="SPOOL_FULL")
             self._being_written += size_bytes
         path = self._folder.new_file()
         try:
@@ -155,7 +155,7 @@ class Spool(ObjectStore):
         self._store.delete(key)
 
     def close(self) -> None:
-        """Give up what has not arrived. The store behind stays open."""
+        """Drop objects that have not arrived. The store stays open."""
         with self._changed:
             self._closed = True
             self._drop()
@@ -176,19 +176,19 @@ class Spool(ObjectStore):
             raise (Exhausted(message, reason="SPOOL_FULL") if error.errno in _FULL else Unavailable(message)) from error
 
     def _upload(self) -> None:
-        """A thread: one object after the other, until there is nothing to do any more."""
+        """The upload thread: one object after the other, until the spool is closed."""
         waits = Backoff(*_RETRY_S)
         while (next_one := self._take()) is not None:
             try:
                 self._bring(next_one)
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("an object waits: %s", error.message)
+                logger.info("waiting to store an object: %s", error.message)
                 with self._changed:
                     next_one.under_way = False
                     self._changed.wait_for(lambda: self._closed, next(waits))
             except Exception as error:
                 if not isinstance(error, PodracerError):
-                    logger.exception("an object cannot be brought to %s", self.url)
+                    logger.exception("cannot store an object in %s", self.url)
                     error = PodracerError(f"{self.url}: cannot store {next_one.key!r}: {error!r}")
                 with self._changed:
                     self._failure = self._failure or error
@@ -203,18 +203,18 @@ class Spool(ObjectStore):
                     self._changed.notify_all()
 
     def _bring(self, one: _Waiting) -> None:
-        """Raises Unavailable where the store does not have it after all: servers that write in place remove an object
-        with an earlier attempt that they give up late."""
+        """Upload an object. Raises Unavailable if the store does not have it afterwards: servers that write in place
+        may remove it when they abandon an earlier attempt late."""
         self._store.put(one.key, one.path)
         try:
             found_bytes = self._store.stat(one.key).size_bytes
         except NotFound:
             found_bytes = -1
         if found_bytes != one.size_bytes:
-            raise Unavailable(f"{self.url}: {one.key!r} was taken and is not there", reason="NOT_KEPT")
+            raise Unavailable(f"{self.url}: {one.key!r} was accepted, but is missing", reason="NOT_KEPT")
 
     def _take(self) -> _Waiting | None:
-        """The next object that may go; None where the thread has to end."""
+        """The next object to upload; None if the thread has to end."""
         with self._changed:
             while not self._closed:
                 for index, one in enumerate(self._waiting):
@@ -240,7 +240,7 @@ class Spool(ObjectStore):
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise Unavailable(f"{self.url}: nothing is taken any more", reason="CLOSED")
+            raise Unavailable(f"{self.url}: the spool is closed", reason="CLOSED")
 
 
 def _info(waiting: _Waiting) -> ObjectInfo:
@@ -251,7 +251,9 @@ def _require_own(folder: Path) -> None:
     """Raises InvalidInput for a folder that others may change: they would read, or exchange, what is in it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        message = f"no spool in {folder}: it is not a folder of this user's alone (chmod 700)"
+        message = (
+            f"cannot spool in {folder}: it must belong to this user, with no write permission for others (chmod 700)"
+        )
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE")
 
 

@@ -1,10 +1,10 @@
-"""What a service tells its operator; no torch.
+"""Logs, spans and metrics of a service; no torch.
 
 logging       structured logs
-spans         what was done, for how long, on whose behalf: nothing while nobody records it
+spans         the operations of a service, their durations and their jobs; off unless spans are recorded
 span_files    spans in files of this machine
 instruments   counters, gauges and histograms with bounded labels
 metrics       the table of all of them
 
-Where they go as a process's settings say: podracer_core.service.telemetry.
+podracer_core.service.telemetry sends them where a process's settings say.
 """

@@ -1,7 +1,6 @@
-"""What metrics are made of: counters, gauges and histograms whose labels are bounded.
+"""The instruments of metrics: counters, gauges and histograms with bounded labels.
 
-They are declared in `metrics` and nowhere else. Until a meter is attached, which is where somebody listens, they do
-nothing and cost next to nothing.
+They are declared in `metrics` only. Without an attached meter they do nothing, at almost no cost.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ Reading = tuple[float, Mapping[str, str]]
 """A value and its labels."""
 
 Label = Collection[str] | int
-"""The values that a label may have, or how many of them at most where they are not known beforehand."""
+"""The values of a label, or their maximum number if they are not known beforehand."""
 
 OTHER = "other"
-"""Stands for what a label has no room for."""
+"""The value that stands for all values beyond a label's limit."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The upper bounds of a histogram's classes, of times."""
+"""The upper bounds of the buckets of a histogram of times."""
 
 _UNITS = {"s": "seconds", "By": "bytes"}
 
@@ -45,7 +44,7 @@ class Metric(ABC):
 
     @property
     def prometheus_name(self) -> str:
-        """As Prometheus knows it; a histogram has further endings to it."""
+        """The name in Prometheus; a histogram has suffixes in addition."""
         name, unit = self.name.replace(".", "_"), _UNITS.get(self.unit, "")
         if unit and not name.endswith(f"_{unit}"):
             name += f"_{unit}"
@@ -53,16 +52,16 @@ class Metric(ABC):
 
     @property
     def prometheus_names(self) -> tuple[str, ...]:
-        """Of all its series."""
+        """The names of all its series in Prometheus."""
         return (self.prometheus_name,)
 
     def attach(self, meter: api.Meter) -> None:
-        """Have it counted from now on."""
+        """Record the metric with this meter from now on."""
         self._seen = {label: set() for label, bound in self.labels.items() if isinstance(bound, int)}
         self._instrument = self._make(meter)
 
     def detach(self) -> None:
-        """Have it do nothing again."""
+        """Stop recording the metric."""
         self._instrument = None
 
     @abstractmethod
@@ -70,7 +69,7 @@ class Metric(ABC):
         """The instrument of the SDK."""
 
     def _bounded(self, values: Mapping[str, str]) -> dict[str, str]:
-        """The labels with values that there is room for. Raises KeyError for a label that was not declared."""
+        """The labels, with OTHER for values beyond the limit. Raises KeyError for a label that was not declared."""
         return {label: self._bounded_value(label, value) for label, value in values.items()}
 
     def _bounded_value(self, label: str, value: str) -> str:
@@ -105,7 +104,7 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A value that comes and goes; the last one that was set."""
+    """A value that goes up and down; the last one that was set."""
 
     kind = "gauge"
     _instrument: api._Gauge | None
@@ -119,7 +118,7 @@ class Gauge(Metric):
 
 
 class Histogram(Metric):
-    """How often values fell into which class."""
+    """The number of values in each bucket."""
 
     kind = "histogram"
     _instrument: api.Histogram | None
@@ -139,7 +138,7 @@ class Histogram(Metric):
             self._instrument.record(value, self._bounded(labels))
 
     def timed(self, **labels: str) -> AbstractContextManager[object]:
-        """Record the seconds that are spent inside."""
+        """Record the duration of the block in seconds."""
         return nullcontext() if self._instrument is None else self._timed(labels)
 
     @contextmanager
@@ -152,12 +151,12 @@ class Histogram(Metric):
 
 
 class _Observed(Metric):
-    """A metric that is read when somebody wants to know it."""
+    """A metric that is read on each export."""
 
     _read: Callable[[], Iterable[Reading]] | None = None
 
     def watch(self, read: Callable[[], Iterable[Reading]]) -> None:
-        """`read` gives what there is; it is called in a thread of its own, and must not wait."""
+        """`read` returns the current readings. It is called in its own thread and must not block."""
         self._read = read
 
     def _observe(self, options: api.CallbackOptions) -> Iterable[api.Observation]:
@@ -181,7 +180,7 @@ class ObservedCounter(_Observed):
 
 
 class ObservedGauge(_Observed):
-    """A value that comes and goes."""
+    """A value that goes up and down."""
 
     kind = "gauge"
 

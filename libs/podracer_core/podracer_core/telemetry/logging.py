@@ -1,4 +1,4 @@
-"""Structured logs on stderr: a line of text for people, or a JSON object a line for machines."""
+"""Structured logs on stderr: one line of text, or one JSON object, per record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podracer_core.telemetry.spans import current
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# Libraries whose debug and info lines would drown ours.
+# Libraries with too many debug and info lines.
 _QUIET = ("urllib3", "grpc", "asyncio", "alembic", "sqlalchemy")
 
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -34,10 +34,11 @@ _SECRETS_IN_TEXT = (
 
 
 def configure_logging(service: str, level: str = "INFO", json: bool = False) -> None:
-    """Send every log record of the process to stderr, `service` in each; called again, it replaces what it did before.
+    """Send every log record of the process to stderr, with the name `service`; another call replaces the configuration.
 
-    Fields given as `logger.info("…", extra={"agent": name})` follow the message. What looks like a secret is hidden, by
-    the field's name and by its form in a text; do not log secrets for all that. Raises InvalidInput for a bad level.
+    Fields given as `logger.info("…", extra={"agent": name})` follow the message. Values that look like secrets are
+    hidden, by the name of the field and by patterns in the text; do not log secrets nevertheless. Raises InvalidInput
+    for an unknown level.
     """
     if level.upper() not in LEVELS:
         raise InvalidInput(f"unknown log level {level!r}: expected one of {', '.join(LEVELS)}", level=level)
@@ -54,14 +55,14 @@ def configure_logging(service: str, level: str = "INFO", json: bool = False) -> 
 
 
 def redact(text: str) -> str:
-    """`text` without what looks like a secret: bearer and lease tokens, `password=…`, the password in a url."""
+    """`text` without anything that looks like a secret: bearer and lease tokens, `password=…`, a password in a URL."""
     for pattern, replacement in _SECRETS_IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
 
 
 class _Formatter(logging.Formatter):
-    """What both forms share: the fields of a record, with secrets hidden."""
+    """The common part of both formats: the fields of a record, with secrets hidden."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -90,8 +91,8 @@ class TextFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One object a line: time (UTC), level, service, logger, message, trace_id and span_id within a span, the record's
-    own fields, exception."""
+    """One object per line: time (UTC), level, service, logger, message, trace_id and span_id within a span, the
+    record's own fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {

@@ -1,6 +1,6 @@
-"""The table of all metrics. docs/telemetry.md, the dashboards and the tests go by it.
+"""The table of all metrics. docs/telemetry.md, the dashboards and the tests are checked against it.
 
-No label holds a name that users choose or that grows with use: no agent, pod, job or lease.
+No label holds a name that users choose, or one whose number grows with use: no agent, pod, job or lease.
 """
 
 from __future__ import annotations
@@ -101,25 +101,25 @@ ALL: tuple[Metric, ...] = tuple(value for value in list(vars().values()) if isin
 
 
 class _Listening:
-    """Whether anybody wants metrics of this process."""
+    """Whether this process exports metrics."""
 
     now = False
 
 
 def are_wanted() -> bool:
-    """Whether it is worth finding out what only metrics need."""
+    """Whether metrics are exported: otherwise values that only metrics need are not computed."""
     return _Listening.now
 
 
 def attach(meter: api.Meter) -> None:
-    """Have everything counted from now on."""
+    """Record all metrics with this meter from now on."""
     for metric in ALL:
         metric.attach(meter)
     _Listening.now = True
 
 
 def detach() -> None:
-    """Have nothing counted any more."""
+    """Stop recording metrics."""
     _Listening.now = False
     for metric in ALL:
         metric.detach()

@@ -1,4 +1,4 @@
-"""Spans in files of this machine: one JSON object a line, one file a process, bounded in size."""
+"""Spans in files of this machine: one JSON object per line, one file per process, bounded in size."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MOST_FILES = 400  # whatever their size
 
 
 class SpanFiles(SpanSink):
-    """Writes each span at once, so that what has ended is there whatever kills this process.
+    """Writes each span at once, so that no finished span is lost when this process is killed.
 
-    The first line of a file says which process it is of. A file that is full becomes the process's former one, in
-    place of the one before; of a folder that is full the files that were longest not written to go, whose they are.
+    The first line of a file names its process. A full file becomes the process's previous file and replaces the one
+    before. In a full folder the files that were written to least recently are removed, whichever process wrote them.
     """
 
     def __init__(self, folder: Path, service: str, folder_bytes: int) -> None:
-        """Raises InvalidInput where the folder cannot be made or written."""
+        """Raises InvalidInput if the folder cannot be created or written."""
         self._folder, self._folder_bytes, self._file_bytes = folder, folder_bytes, folder_bytes // _FULL_FILES
         name = f"{service}-{os.getpid()}-{secrets.token_hex(3)}"
         self._path, self._former = folder / f"{name}{ENDING}", folder / f"{name}{_FORMER}"
@@ -60,7 +60,7 @@ class SpanFiles(SpanSink):
                 self._make_room(len(line))
                 self._write(line)
             except OSError as error:
-                logger.warning("no more spans are written to %s: %s", self._folder, error.strerror)
+                logger.warning("stopped writing spans to %s: %s", self._folder, error.strerror)
                 self._end()
 
     def close(self, timeout_s: float) -> None:
@@ -68,7 +68,7 @@ class SpanFiles(SpanSink):
             self._end()
 
     def _make_room(self, size_bytes: int) -> None:
-        """Have an open file for so much more. Before the first span there is none."""
+        """Open a file with room for that many bytes. Before the first span no file exists."""
         if self._descriptor is not None and self._size_bytes + size_bytes > self._file_bytes:
             self._path.replace(self._former)
             self._open()
@@ -94,7 +94,7 @@ class SpanFiles(SpanSink):
             self._descriptor = None
 
     def _sweep(self) -> None:
-        """Leave room for one file more."""
+        """Remove old files until there is room for one more."""
         found = sorted(_sizes(self._folder), reverse=True)
         room = self._folder_bytes - self._file_bytes
         for number, (_, size_bytes, path) in enumerate(found):
@@ -105,7 +105,7 @@ class SpanFiles(SpanSink):
 
 
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each file of spans was last written to, and its size."""
+    """The time of the last write, the size and the path of each file of spans."""
     for path in folder.glob(f"*{ENDING}"):
         with contextlib.suppress(OSError):
             status = path.stat()

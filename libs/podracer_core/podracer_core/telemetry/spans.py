@@ -1,8 +1,8 @@
-"""Spans: what a process did, for how long and on whose behalf, with the ids of W3C's trace context.
+"""Spans: the operations of a process, their durations and their callers, with the ids of W3C's trace context.
 
-While nobody records (`record_spans`), all of it does nothing and costs next to nothing. A span is its parent's child
-wherever the parent is: in this process (`current`), or in another one that has sent its `traceparent`. Without a parent
-there is no span, unless it `begins` a trace.
+Without a recorder (`record_spans`) spans do nothing, at almost no cost. The parent of a span is the `current` span of
+this process, or the span of another process that sent its `traceparent`. Without a parent no span is recorded, unless
+it `begins` a trace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ZERO = re.compile("0+")
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """Which span, of which trace, and whether anybody records that trace."""
+    """The ids of a span and of its trace, and whether the trace is recorded."""
 
     trace_id: str
     span_id: str
@@ -37,7 +37,7 @@ class SpanContext:
 
     @classmethod
     def parse(cls, traceparent: str) -> SpanContext | None:
-        """None for what is no traceparent."""
+        """The context in a traceparent; None if the text is not one."""
         found = _FORM.fullmatch(traceparent)
         if found is None or _ZERO.fullmatch(found[1]) or _ZERO.fullmatch(found[2]):
             return None
@@ -50,8 +50,8 @@ class SpanContext:
 
 @dataclass(frozen=True, slots=True)
 class FinishedSpan:
-    """A span that is over. Times are in nanoseconds since 1970; `parent_id` is empty for the first of a trace, `error`
-    for one that went well."""
+    """A finished span. Times are in nanoseconds since 1970. `parent_id` is empty for the first span of a trace, `error`
+    for a successful one."""
 
     name: str
     kind: Kind
@@ -72,27 +72,27 @@ class SpanSink(ABC):
 
     @abstractmethod
     def add(self, finished: FinishedSpan) -> None:
-        """Keep it, or send it on. Never raises, never waits for another machine."""
+        """Keep or send the span. Never raises, never waits for another machine."""
 
     def close(self, timeout_s: float) -> None:  # noqa: B027 - some have nothing that waits
-        """Bring what waits on its way, within `timeout_s`."""
+        """Send the waiting spans, within `timeout_s`."""
 
 
 class Span:
-    """One that nobody records; `span` gives others. As a context it is the `current` one until it ends.
+    """A span that is not recorded; `span` returns recorded ones. As a context manager it is `current` until it ends.
 
-    traceparent  for another process to go on from; empty where nothing is recorded
-    context      its ids; None where nothing is recorded
+    traceparent  for another process that continues the trace; empty for a span that is not recorded
+    context      its ids; None for a span that is not recorded
     """
 
     traceparent: str = ""
     context: SpanContext | None = None
 
     def set(self, **attributes: Attribute) -> None:
-        """Add to what is known about it."""
+        """Add attributes to the span."""
 
     def end(self, error: str = "") -> None:
-        """It is over; for one that was not used as a context."""
+        """End a span that is not used as a context manager."""
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ _current: ContextVar[Span] = ContextVar("podracer_span", default=NO_SPAN)
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """Where finished spans go, and which traces are recorded at all, by their id."""
+    """The sinks of finished spans, and the rule which new traces are recorded."""
 
     sinks: Sequence[SpanSink]
     is_sampled: Callable[[str], bool]
@@ -118,7 +118,7 @@ class _Recording:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Of this process, as logging has its root: libraries and services name nothing else."""
+    """The only recorder of this process, like the root logger of logging."""
 
     recording: _Recording | None = None
 
@@ -127,17 +127,17 @@ _recorder = _Recorder()
 
 
 def record_spans(sinks: Sequence[SpanSink], is_sampled: Callable[[str], bool] = lambda trace_id: True) -> None:
-    """Have spans recorded from now on; with no sinks, not any more. `is_sampled` decides about each new trace."""
+    """Record spans in these sinks from now on; without sinks, stop. `is_sampled` decides for each new trace."""
     _recorder.recording = _Recording(tuple(sinks), is_sampled) if sinks else None
 
 
 def are_recorded() -> bool:
-    """Whether anybody records spans here."""
+    """Whether this process records spans."""
     return _recorder.recording is not None
 
 
 def current() -> Span:
-    """The span that this thread, or task, is in."""
+    """The current span of this thread or task."""
     return _current.get()
 
 
@@ -150,10 +150,10 @@ def span(
     start_ns: int | None = None,
     **attributes: Attribute,
 ) -> Span:
-    """A span that begins now (or has begun at `start_ns`), to be used as a context or to be ended.
+    """Begin a span now (or at `start_ns`). Use it as a context manager, or call `end`.
 
     parent  a traceparent, empty for none; None: the current span
-    begins  where there is no parent it is the first of a new trace
+    begins  without a parent, begin a new trace
     """
     recording = _recorder.recording
     if recording is None:
@@ -172,7 +172,7 @@ def span(
 
 @dataclass(slots=True)
 class _Clock:
-    """Durations by a clock that nobody sets."""
+    """Measures durations with a monotonic clock."""
 
     start_ns: int
     began_ns: int = field(default_factory=time.perf_counter_ns)

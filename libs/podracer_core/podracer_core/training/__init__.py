@@ -1,17 +1,17 @@
 """A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
 
-plan        what a round is to do
-sizes       how many environments an agent has
-source      where rollouts come from: this process, or workers; whether some are collected ahead
+plan        the plan of a round
+sizes       the number of environments of an agent
+source      the source of rollouts: this process, or workers; collecting ahead
 epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group
-evaluation_backend  what evaluates: this process, or an evaluator
-snapshots   a member at one moment, and what was said of it; each member's best snapshots
+evaluation_backend  the evaluation, in this process or by an evaluator
+snapshots   snapshots of members, with their evaluations; each member's best ones
 member_states    a member's first state: resumed, copied, perturbed or fused; environments' states by member
 evaluation_costs    when evaluating is worth its time
-evaluation_orders   what it is asked
+evaluation_orders   orders to the backend
 selection   screening, candidates, the target
-phases      where the time of a round goes
-messages    what a pod's services tell each other
+phases      the time of a round by phase
+messages    messages between a pod's services
 session     the loop
 
     algorithm = PPO(cohort, environment.observation_space, environment.action_space)

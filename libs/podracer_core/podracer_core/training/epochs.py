@@ -23,28 +23,29 @@ from podracer_core.telemetry.metrics import FUSION
 
 
 class FusionTransport(ABC):
-    """How a learner's contribution meets the others'."""
+    """Exchanges a learner's contribution with the others'."""
 
     @abstractmethod
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """Bring it, and wait for what comes of it; None: nothing was fused, train on and bring more.
+        """Send the contribution and wait for the fusion. None: nothing was fused; continue training and contribute
+        more later.
 
-        A learner that was left out gets a fusion with a number ahead of its own, and goes on from there.
+        A learner that was left out gets a fusion with a number ahead of its own, and continues from there.
         """
 
     def closes(self, last: bool) -> bool:
-        """Whether an epoch ends with this update however short it is, since the round does; `last`: by its plan.
+        """Whether an epoch ends with this update because the round ends; `last`: by its plan.
 
-        So it is for who speaks for the agent: what others have brought to that epoch would else be lost.
+        So it is for the lead: contributions of others to that epoch would else be lost.
         """
         return False
 
-    def finish(self) -> None:  # noqa: B027 - most have nobody to tell
-        """This learner trains no more in this round."""
+    def finish(self) -> None:  # noqa: B027 - optional
+        """This learner has ended its training in this round."""
 
 
 class EpochFusion:
-    """One learner's side: counts its epochs, brings what it has trained, and takes over what has come of it."""
+    """One learner's side: counts its epochs, sends contributions, and loads fused states."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class EpochFusion:
         rank: int,
         interval_updates: int = 0,
     ) -> None:
-        """`sharing`: what `algorithm.share(rank)` gave. interval_updates: between two fusions; 0: an epoch, as the
-        algorithm counts them. The first one of agents that have not learned yet is an epoch's first update in any case:
-        until then there are no statistics to act on, and what is learned without them is lost with them."""
+        """`sharing`: from `algorithm.share(rank)`. interval_updates: between two fusions; 0: an epoch of the algorithm.
+        The first epoch of untrained agents always has one update: before it there are no normalization statistics, and
+        training without them is lost."""
         self.sharing = sharing
         self._algorithm, self._transport, self._rank, self._interval = algorithm, transport, rank, interval_updates
         self.epoch = 0
@@ -64,22 +65,22 @@ class EpochFusion:
         self._is_first = algorithm.epochs == 0
 
     def begin(self, fused: Fused) -> None:
-        """Go on from there: a learner that joins others."""
+        """Load the state of the others that this learner joins."""
         self.sharing.load(fused.state)
         self.epoch = fused.epoch
         self._is_first = self._is_first and not fused.epoch
 
     def finish(self) -> None:
-        """No update follows in this round: nobody has to wait for this learner's contribution, and what it has seen
-        since the last fusion counts by itself."""
+        """No update follows in this round: the others need not wait for this learner's contribution, and its samples
+        since the last fusion count by themselves."""
         self._transport.finish()
         self.sharing.settle()
 
     def after_update(self, *, last: bool = False) -> Tensor | None:
-        """To be called after every update, before anybody is given its weights. `last`: the round is over with it.
+        """Call it after every update, before the weights are given out. `last`: it is the round's last update.
 
-        Returns by how much the agents' environment steps, int64 [M], are more than this learner's own: the others' that
-        have been fused, less its own where it was left out. None where nothing was fused.
+        Returns the difference of the agents' environment steps to this learner's own, int64 [M]: the others' fused
+        steps, less its own if it was left out. None if nothing was fused.
         """
         if not (self._is_due() or self._transport.closes(last)):
             return None
@@ -106,16 +107,16 @@ class EpochFusion:
 
 
 class GroupFusion(FusionTransport):
-    """Every learner gathers what all bring and fuses by itself, in the order of ranks: all end with the same bits.
+    """Every learner gathers all contributions and fuses them itself, in the order of ranks: all get the same bits.
 
-    No learner is left out and none joins: a lost one ends the group, and a slow one is waited for, up to the
-    group's own time-out. Where that is not wanted, a lead and its followers exchange by gRPC.
+    No learner is left out and none joins: a lost one ends the group, and a slow one is waited for, up to the group's
+    own time-out. A lead and followers over gRPC have no such limits.
     """
 
     def __init__(self, fusion: Fusion, state: FusionState, group: distributed.ProcessGroup | None = None) -> None:
-        """`state`: this learner's own, on the device that the group works on. All go on from rank 0's, `present`.
+        """`state`: this learner's own, on the group's device. All continue from rank 0's, `present`.
 
-        Raises InvalidInput where learners train different cohorts, Unavailable where one is lost.
+        Raises InvalidInput if learners train different cohorts, Unavailable if one is lost.
         """
         self._fusion, self._group = fusion, group
         self._rank, self._size = distributed.get_rank(group), distributed.get_world_size(group)
@@ -124,11 +125,11 @@ class GroupFusion(FusionTransport):
 
     @property
     def present(self) -> Fused:
-        """The state that has been fused last: for `EpochFusion.begin`."""
+        """The last fused state, for `EpochFusion.begin`."""
         return self._present
 
     def exchange(self, contribution: Contribution) -> Fused:
-        """See `FusionTransport`. Raises Unavailable where a learner is lost."""
+        """See `FusionTransport`. Raises Unavailable if a learner is lost."""
         state = fuse(self._fusion, self._present.state, self._gathered(contribution))
         self._present = Fused(contribution.epoch, state, tuple(range(self._size)))
         return self._present
@@ -142,7 +143,7 @@ class GroupFusion(FusionTransport):
             raise InvalidInput(f"the learners of ranks {others} train another cohort", reason="COHORT_MISMATCH")
 
     def _gathered(self, contribution: Contribution) -> list[Contribution]:
-        """What all ranks bring, in their order: as one message of bytes from each."""
+        """The contributions of all ranks, in order: one message of bytes from each."""
         samples = torch.tensor([contribution.samples], device=contribution.growth.transitions.device)
         parts = [samples, *_tensors(contribution.growth)]
         brought = []

@@ -1,4 +1,4 @@
-"""What evaluates policies of a round: it is asked, and its answer is looked for later."""
+"""The evaluation of a round's policies: orders are submitted, and answers polled later."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from podracer_core.training.phases import processor_seconds
 class EvaluationOrder:
     """Policies to evaluate.
 
-    order_id         the answer repeats it
-    members          whose they are, in the order of the actor's member axis
-    actor            the policies; read at once, so that it may go on learning
-    seeds            one an episode
-    first_episodes   to begin with; 0: all
-    admission_score  go on to all episodes only where the interval of the first ones straddles it; None: always
-    required_score   give up where the interval of the first ones lies below it; None: never
-    screening        a look at training, which a newer one may replace
+    order_id         repeated in the answer
+    members          of the policies, in the order of the actor's member axis
+    actor            the policies; read at once, so it may continue learning
+    seeds            one per episode
+    first_episodes   to play first; 0: all
+    admission_score  play all episodes only if the interval of the first ones straddles it; None: always
+    required_score   stop if the interval of the first ones lies below it; None: never
+    screening        a look during training, which a newer one may replace
     """
 
     order_id: int
@@ -41,7 +41,7 @@ class EvaluationOrder:
     required_score: float | None = None
 
     def leaves_open(self, first: EvaluationResult) -> bool:
-        """Whether the rest of a policy's episodes is worth its time after the first ones."""
+        """Whether a policy's remaining episodes are worth their time after the first ones."""
         if self.required_score is not None and first.upper_bound < self.required_score:
             return False
         return self.admission_score is None or first.straddles(self.admission_score)
@@ -49,9 +49,8 @@ class EvaluationOrder:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
-    """One result for each policy of the order; none where the order was lost or replaced by a newer one. `duration_s`:
-    seconds of processors, or of the GPU where the policies act on one; those in which environments started are left
-    out."""
+    """One result for each policy of the order; none if the order was lost or replaced by a newer one. `duration_s`:
+    seconds of processors, or of the GPU if the policies act on one, without the start of environments."""
 
     order_id: int
     results: tuple[EvaluationResult, ...]
@@ -59,7 +58,7 @@ class EvaluationAnswer:
 
 
 class EvaluationBackend(ABC):
-    """Evaluates in order of submission, here or elsewhere.
+    """Evaluates orders in the order of submission, here or elsewhere.
 
     blocking         whether training waits meanwhile
     evaluator_count  evaluators connected now
@@ -71,22 +70,22 @@ class EvaluationBackend(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether an order would be taken now."""
+        """Whether an order would be accepted now."""
 
     @abstractmethod
     def submit(self, order: EvaluationOrder) -> None:
-        """Ask for an evaluation. May take its time, and may return before it is done."""
+        """Submit an order. May block, and may return before the evaluation is done."""
 
     @abstractmethod
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
-        """Answers that have come, in order; waits up to `timeout_s` for the first."""
+        """The arrived answers, in order; waits up to `timeout_s` for the first."""
 
     def close(self) -> None:  # noqa: B027 - not every backend has something to give back
-        """Give back what it holds; closing twice is harmless."""
+        """Release resources; closing twice is harmless."""
 
 
 class InProcessBackend(EvaluationBackend):
-    """Evaluates here, while training waits: each order on the device where its policies lie."""
+    """Evaluates in this process while training waits: each order on the device of its policies."""
 
     blocking = True
 
@@ -98,8 +97,8 @@ class InProcessBackend(EvaluationBackend):
         all_alike: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_environment(num_envs, device)` is called for each size and device that is not at hand; `evaluator` is a
-        name, `all_alike` and `check` are the evaluator's. Raises InvalidInput where there is no such evaluator."""
+        """`make_environment(num_envs, device)` is called for each new size and device. `evaluator` is a name;
+        `all_alike` and `check` are the evaluator's. Raises InvalidInput if there is no such evaluator."""
         self._make_environment, self._all_alike, self._check = make_environment, all_alike, check
         self._evaluator_class = evaluator_class(evaluator)
         self._evaluators: dict[torch.device, Evaluator] = {}
@@ -146,7 +145,7 @@ def _clock(device: torch.device) -> Callable[[], float]:
 
 
 def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[EvaluationResult, ...]:
-    """All policies at once; those of which the first episodes leave it open what they are go on to all of them."""
+    """Evaluate all policies at once; those whose first episodes are inconclusive play all episodes."""
     if order.screening:
         return _complete(evaluator, evaluator.look(order.actor, order.seeds), order)
     first = order.first_episodes or len(order.seeds)

@@ -1,4 +1,4 @@
-"""When evaluating is worth its time: what the evaluations of a round cost, and what its fraction leaves for them."""
+"""When evaluating is worth its time: the costs of a round's evaluations, and their share of the round."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from podracer_core.training.snapshots import Moment
 CREDIT_S = 5.0
 _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look, and each member's best in full
 
-_KNOWN_PART = 0.02  # of a round, from which on its whole use can be told from what it has used
+_KNOWN_PART = 0.02  # of a round; after it the use of the whole round can be extrapolated
 _MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
 _LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
 
 
 class EvaluationSchedule:
-    """Keeps evaluation to `fraction` of what a round uses, and spends it where it matters.
+    """Limits evaluation to `fraction` of what a round uses, and spends it where it matters.
 
-    What is used is in seconds of processors, evaluation included, or in seconds of the GPU where there is one.
-    `round_s` is what the whole round will use, as far as anybody knows.
+    Use is in seconds of processors, evaluation included, or in seconds of the GPU if there is one.
+    `round_s` is what the whole round is expected to use.
 
-    A round begins with a credit, used for the first look and, where a target is hunted, for more of them: a lucky
-    policy comes and goes within a few updates. Over a round whose length is known the fraction holds in the end: what
-    its end will cost is kept for it.
-    The fraction holds too where training goes on meanwhile (not `blocking`): evaluation takes a core from it.
+    A round begins with a credit for the first look and, with a target, for more looks: a lucky policy comes and goes
+    within a few updates. If the round's length is known, the fraction holds at its end: the cost of the last
+    evaluations is reserved. The fraction also holds if training continues meanwhile (not `blocking`): evaluation takes
+    a core from it.
     """
 
     def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
@@ -37,8 +37,8 @@ class EvaluationSchedule:
         self.spent_s = 0.0
 
     def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
-        """Whether to look now, which costs `cost_s`. `promising`: the last look was not far from the target; `whole`:
-        how many times that a look with all of its episodes costs."""
+        """Whether to look now, at a cost of `cost_s`. `promising`: the last look was close to the target; `whole`: the
+        cost of a look with all episodes, as a multiple of `cost_s`."""
         if not self._has_looked or not self._hunting:
             return self._leaves_the_end(used_s, cost_s, whole, credit=not self._has_looked)
         pause_s = cost_s * (0 if not self._blocking else 1 if promising else 2)
@@ -50,7 +50,7 @@ class EvaluationSchedule:
         return cost_s <= self.left_s(used_s, credit=credit)
 
     def left_s(self, used_s: float, *, credit: bool = True) -> float:
-        """Seconds of the fraction that are left; less than 0 where more was spent."""
+        """The remaining seconds of the fraction; negative if more was spent."""
         base_s = used_s + (CREDIT_S if credit else 0.0)
         if credit and self.round_s is not None:
             base_s = max(used_s, min(base_s, self.round_s))
@@ -58,12 +58,12 @@ class EvaluationSchedule:
 
     @property
     def end_left_s(self) -> float | None:
-        """Seconds that are left for the end of a round of known length; less than 0 where more was spent."""
+        """The remaining seconds for the end of a round of known length; negative if more was spent."""
         return None if self.round_s is None else self._fraction * self.round_s - self.spent_s
 
     def _leaves_the_end(self, used_s: float, cost_s: float, whole: float, *, credit: bool = True) -> bool:
-        """Whether a look of `cost_s` seconds stays within the fraction and leaves what the end of the round costs, or
-        half of the fraction where that costs more."""
+        """Whether a look of `cost_s` seconds stays within the fraction and leaves the cost of the round's end, at most
+        half of the fraction."""
         end_s = 0.0
         if self.round_s is not None:
             end_s = _LOOKS_AT_THE_END * whole * cost_s
@@ -80,13 +80,13 @@ class EvaluationSchedule:
 class EvaluationCosts:
     """Costs are seconds of processors, or of the GPU.
 
-    schedule             says when a look is due, and counts what was spent
-    measured_episode_s   what an episode of the last look has cost; 0 before there has been one
-    pace                 seconds that pass for each second of cost
+    schedule             decides when a look is due, and counts the cost
+    measured_episode_s   the cost of an episode of the last look; 0 before the first
+    pace                 wall seconds per second of cost
     """
 
     def __init__(self, plan: RoundPlan, members: int, blocking: bool, first_cost_s: Callable[[], float]) -> None:
-        """`first_cost_s` estimates what a first look costs."""
+        """`first_cost_s` estimates the cost of the first look."""
         self._plan, self._members, self._blocking, self._first_cost_s = plan, members, blocking, first_cost_s
         self.schedule = EvaluationSchedule(
             plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=blocking
@@ -96,11 +96,11 @@ class EvaluationCosts:
 
     @property
     def episode_s(self) -> float:
-        """What an episode costs."""
+        """The cost of an episode."""
         return self.measured_episode_s or self._first_cost_s() / self._members / self._plan.screening_episodes
 
     def episode_of_s(self, member: int) -> float:
-        """What an episode of this member costs."""
+        """The cost of an episode of this member."""
         return self.episode_s * self._lengths.get(member, 1.0)
 
     def note_look(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
@@ -113,35 +113,35 @@ class EvaluationCosts:
             self.pace = min(max(elapsed_s / answer.duration_s, 0.01), _MOST_PACE)
 
     def part(self, now: Moment) -> float:
-        """How much of the round lies behind it; 0 where its length is not known."""
+        """The elapsed part of the round; 0 if its length is unknown."""
         return self._plan.part(now.elapsed_s, max(now.env_steps), now.used_s)
 
     def is_due(self, now: Moment, episodes: int, *, promising: bool) -> bool:
-        """Whether to look now, with so many episodes of each member."""
+        """Whether to look now, with this many episodes of each member."""
         self.schedule.round_s = self._whole_use_s(now)
         cost_s, whole = episodes * self.episode_s * self._members, self._plan.screening_episodes / episodes
         return self.schedule.is_due(now.used_s, cost_s, promising=promising, whole=whole)
 
     def end_left_s(self, now: Moment) -> float:
-        """What the fraction leaves for the end of the round."""
+        """The seconds that the fraction leaves for the end of the round."""
         self.schedule.round_s = self._whole_use_s(now)
         left_s = self.schedule.end_left_s
         return self.schedule.left_s(now.used_s) if left_s is None else left_s
 
     def closing_s(self, now: Moment) -> float:
-        """What the last evaluations of the round will cost."""
+        """The cost of the last evaluations of the round."""
         whole = self._members * (self._plan.screening_episodes + self._plan.episodes)
         return max(0.0, min(self.end_left_s(now), whole * self.episode_s))
 
     def look_episodes(self, now: Moment) -> int:
-        """Of each member, in a look in the middle of the round."""
+        """The episodes of each member in a look during the round."""
         whole_s = self._whole_use_s(now)
         if whole_s is None:
             return self._plan.screening_episodes
         return self.paid_episodes(self._plan.evaluation_fraction * whole_s / _LOOK_PART, at_least=1)
 
     def paid_episodes(self, seconds: float, at_least: int = 0) -> int:
-        """Of each member, as `seconds` pay for, at most a whole look's."""
+        """The episodes of each member that `seconds` pay for, at most a whole look's."""
         cost_s = self.episode_s * self._members
         paid = seconds / cost_s if cost_s > 0.0 else math.inf
         most = self._plan.screening_episodes
@@ -150,7 +150,7 @@ class EvaluationCosts:
         return int(max(at_least, min(paid, most)))
 
     def _whole_use_s(self, now: Moment) -> float | None:
-        """What the whole round will use; None where its length is not known."""
+        """The expected use of the whole round; None if its length is unknown."""
         part = self.part(now)
         whole_s = now.used_s / min(part, 1.0) if part >= _KNOWN_PART else self._plan.duration_s
         if whole_s is None or self._plan.duration_s is not None:

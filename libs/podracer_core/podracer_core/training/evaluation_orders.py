@@ -1,4 +1,4 @@
-"""What a round has asked to be evaluated, and not been answered yet."""
+"""A round's open evaluation orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podracer_core.training.snapshots import Moment, Snapshot, take_snapshot
 
 @dataclass(slots=True)
 class Look:
-    """At all members; `snapshots` once training may go on before the answer."""
+    """A look at all members; with `snapshots` if training may continue before the answer."""
 
     order_id: int
     moment: Moment
@@ -24,7 +24,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Of one snapshot, with fresh episodes of its own for each purpose."""
+    """A full evaluation of one snapshot, with its own fresh episodes for each purpose."""
 
     snapshot: Snapshot
     purpose: int
@@ -33,7 +33,7 @@ class Full:
 class EvaluationOrders:
     """One look, or any number of full evaluations, at a time.
 
-    busy_since_s   since when the backend has been busy with what is out, in seconds of the round
+    busy_since_s   since when the backend has been busy with open orders, in seconds of the round
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EvaluationOrders:
         take: Callable[[EvaluationAnswer], None],
     ) -> None:
         """`seed`: the job's; `base_env_steps`: each member's before the round. `take` gets the answers of a backend
-        that gives them at once."""
+        that answers at once."""
         self._algorithm, self._backend, self._take = algorithm, backend, take
         self._seed, self._base_env_steps = seed, base_env_steps
         self._ids = itertools.count(1)
@@ -58,11 +58,11 @@ class EvaluationOrders:
 
     @property
     def has_full(self) -> bool:
-        """Whether a full evaluation is out."""
+        """Whether a full evaluation is open."""
         return bool(self._full)
 
     def look(self, now: Moment, episodes: int) -> None:
-        """Ask for so many episodes of every member as it is now."""
+        """Order this many episodes of every member's current policy."""
         members = range(self._algorithm.members)
         self.busy_since_s = now.elapsed_s
         seeds = evaluation_seeds(self._fresh_seed(0, now.env_steps[0]), SCREENING, episodes)
@@ -74,8 +74,8 @@ class EvaluationOrders:
             look.snapshots = [take_snapshot(self._algorithm, member, now) for member in members]
 
     def evaluate(self, now: Moment, snapshot: Snapshot, purpose: int, episodes: int, plan: RoundPlan) -> None:
-        """Ask for so many fresh episodes of a snapshot. Those that it does not need in full, as a candidate that may
-        have the target, or that waits for a score, begin with a look's number."""
+        """Order this many fresh episodes of a snapshot. A candidate that may have reached the target, or that has to
+        reach a score, first plays a look's number of them."""
         self.busy_since_s = self.busy_since_s if self._full else now.elapsed_s
         confirmation = purpose == CONFIRMATION
         at_once = purpose == COMPARISON or not (self._backend.blocking or confirmation)
@@ -93,14 +93,14 @@ class EvaluationOrders:
         self._submit(order)
 
     def claim(self, answer: EvaluationAnswer) -> Look | Full | None:
-        """What was asked for, which is out no more; None where nothing waits for this answer."""
+        """Close the order of this answer and return it; None if there is no such order."""
         if self._look is not None and answer.order_id == self._look.order_id:
             look, self._look = self._look, None
             return look
         return self._full.pop(answer.order_id, None)
 
     def abandon(self, plan: RoundPlan) -> int:
-        """Wait for nothing any more. Returns how many episodes that leaves out, at most."""
+        """Drop all open orders. Returns the most episodes that are thereby left out."""
         episodes = plan.episodes * len(self._full)
         if self._look is not None:
             episodes += self._algorithm.members * plan.screening_episodes

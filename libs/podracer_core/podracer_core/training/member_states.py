@@ -29,7 +29,7 @@ _ENVIRONMENT = "environment."
 
 
 def resume(algorithm: Algorithm, member: int, checkpoint: MemberGroups) -> None:
-    """Go on from the agent's own checkpoint: weights, optimizer, statistics and random streams."""
+    """Continue from the agent's own checkpoint: weights, optimizer, statistics and random streams."""
     algorithm.load_member_state(member, _own_groups(checkpoint))
 
 
@@ -45,9 +45,8 @@ def inherit(
 ) -> None:
     """Start from parents' checkpoints, each with its weight: one to copy (with noise or without), several to fuse.
 
-    What the algorithm has learned besides (a temperature) comes along.
-    Hyperparameters and random streams stay the member's own. Raises InvalidInput for a wrong number of parents, and for
-    parents of other network sizes.
+    Other learned values, such as a temperature, are inherited too. Hyperparameters and random streams stay the member's
+    own. Raises InvalidInput for a wrong number of parents, and for parents of other network sizes.
     """
     if len(parents) < 2 if kind == "fuse" else len(parents) != 1:
         raise InvalidInput(f"to {kind} takes {'two parents or more' if kind == 'fuse' else 'one parent'}")
@@ -92,10 +91,10 @@ def member_environment_states(collector: Collector) -> list[EnvironmentState]:
 
 
 def resume_environments(collector: Collector, states: Sequence[EnvironmentState | None]) -> list[bool]:
-    """Put members' environments where `states` [M] say; the others stay as they were reset.
+    """Load the `states` [M] of members' environments; members without a state begin new episodes.
 
-    A state that does not fit (another number of environments, another environment) is left out too: such episodes
-    start anew. Returns for each member whether it goes on. Raises InvalidInput for another number of members.
+    A state that does not fit (another number of environments, another environment) is ignored too. Returns for each
+    member whether it was loaded. Raises InvalidInput for another number of members.
     """
     if len(states) != collector.members:
         raise InvalidInput(f"states of {len(states)} members came for {collector.members}", reason="BAD_TENSOR")
@@ -115,7 +114,7 @@ def resume_environments(collector: Collector, states: Sequence[EnvironmentState 
 
 
 def stack_states(states: Sequence[EnvironmentState | None], first: int, count: int) -> dict[str, Tensor]:
-    """For a wire: [M, …] by name, of `count` environments from `first` on, and which members have a state at all."""
+    """Members' states for a message: [M, …] by name, of `count` environments from `first`; which members have one."""
     present = [state for state in states if state is not None]
     if not present or any(_shapes(state) != _shapes(present[0]) for state in present):
         return {}
@@ -128,7 +127,7 @@ def stack_states(states: Sequence[EnvironmentState | None], first: int, count: i
 
 
 def unstack_states(stacked: Mapping[str, Tensor]) -> list[EnvironmentState | None]:
-    """The inverse of `stack_states` for the environments that it was given. Raises InvalidInput for anything else."""
+    """The inverse of `stack_states` for the same environments. Raises InvalidInput for anything else."""
     resumed = stacked.get(RESUMED)
     if resumed is None or resumed.dtype != torch.bool or resumed.dim() != 1:
         raise InvalidInput(f"states of environments come with {RESUMED!r}, bool [M]", reason="BAD_TENSOR")

@@ -1,4 +1,4 @@
-"""What the services of a pod tell each other of a cohort and of its environment."""
+"""Messages between a pod's services about a cohort and its environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
 
 
 def _typed(info: AlgorithmInfo, values: dict[str, HyperparameterValue]) -> dict[str, HyperparameterValue]:
-    """Values of the right types: a whole number may come as a real one, since a search space knows no types."""
+    """Values of the right types: a whole number may arrive as a real one, as search spaces have no types."""
     typed = dict(values)
     for name, value in values.items():
         knob = info.hyperparameter(name)
@@ -63,7 +63,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
     found = inspect_environment(spec, timeout_s)
     preparation = found.preparation
-    for name, path in spec.data.items():  # that of a copy here, which means nothing to whoever reads it elsewhere
+    for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     return description_to_message(
         found.observation_space,

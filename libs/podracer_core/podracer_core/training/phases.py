@@ -1,6 +1,6 @@
-"""Where the time of a round goes: processor seconds, seconds by phase, and a few iterations as spans of every phase.
+"""The time of a round: processor seconds, seconds by phase, and a few iterations as spans of every phase.
 
-Processor seconds are of a process with all its children: what budgets and evaluation's share count on a CPU.
+Processor seconds of a process include all its children. On a CPU, budgets and the share of evaluation count them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ _FIRST = 3
 _PAUSE_S = 5.0
 
 SAMPLED = "sampled"
-"""The attribute of a span that stands for others of its name: what they all took is the `TOTAL` of its parent."""
+"""The attribute of a span that represents others of its name; their total time is the `TOTAL` of its parent."""
 TOTAL = "seconds."
-"""The attribute of a span that begins so tells what all those below it took that are called as it goes on."""
+"""The prefix of attributes with the total time of a span's children, by their name."""
 
 
 def processor_seconds() -> float:
-    """Processor time of this process so far, of all its threads, of its children that live (on Linux), and of those
-    that have ended."""
+    """Processor time of this process so far, with all threads, ended children, and (on Linux) living children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_seconds_of, _children()))
 
 
 def _children() -> list[int]:
-    """The kernel lists them by the thread that has started them."""
+    """The living children; the kernel lists them by the thread that started them."""
     found: list[int] = []
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread has just ended
@@ -46,7 +45,7 @@ def _seconds_of(pid: int) -> float:
 
 
 class Occasions:
-    """The first three, and then one after 5 s, 10 s, 20 s and so on: a long round has few more than a short one."""
+    """Selects the first three iterations, and then one after 5 s, 10 s, 20 s and so on: a long round has few more."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +54,7 @@ class Occasions:
         self._pause_s = _PAUSE_S
 
     def is_next(self) -> bool:
-        """Whether this is one of them."""
+        """Whether this iteration is selected."""
         now = self._clock()
         if self._taken >= _FIRST:
             if now < self._next_at:
@@ -67,9 +66,9 @@ class Occasions:
 
 
 class Phases:
-    """Of one round, by the clock of this process: on a GPU what is launched in one phase may end in another.
+    """The phases of one round, by this process's clock: GPU work launched in one phase may end in another.
 
-    The times of all iterations add up; one in ever more of them (`Occasions`) is recorded as spans besides.
+    The times of all iterations add up; selected ones (`Occasions`) are also recorded as spans.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -79,13 +78,13 @@ class Phases:
         self._iteration, self._is_sampled = 0, False
 
     def next_iteration(self) -> None:
-        """What follows belongs to another iteration."""
+        """Begin another iteration."""
         self._iteration += 1
         self._is_sampled = are_recorded() and self._occasions.is_next()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The phase that is inside."""
+        """A context manager around a phase."""
         own = span(name, sampled=True, iteration=self._iteration) if self._is_sampled else NO_SPAN
         began_at = self._clock()
         try:
@@ -100,11 +99,11 @@ class Phases:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of each phase so far."""
+        """The seconds of each phase so far."""
         return dict(self._seconds)
 
     @property
     def attributes(self) -> Mapping[str, float | int]:
-        """For the span of the round."""
+        """The attributes for the span of the round."""
         totals = {f"{TOTAL}{name}": round(seconds, 6) for name, seconds in self._seconds.items()}
         return totals | {"iterations": self._iteration}

@@ -1,4 +1,4 @@
-"""What a round is to do."""
+"""The plan of a round."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Statistic = Literal["mean", "lower_bound"]
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """When a round ends and how its members are judged.
+    """The end of a round and the evaluation of its members.
 
     env_steps            of each member; 0: no limit. The last rollout is finished, so up to one rollout more is taken
     duration_s           seconds, evaluation included; None: no limit
-    cost_s               seconds of processors (of the GPU where there is one) that the pod may use; None: no limit
-    evaluation_fraction  part of what the round uses that evaluation may take
+    cost_s               seconds of processors (of the GPU if there is one) that the pod may use; None: no limit
+    evaluation_fraction  part of the round's use that evaluation may take
     target               the statistic of a full evaluation that ends the round at once; None: none
     episodes             of a full evaluation
     screening_episodes   of the evaluations that follow training
-    admission_score      a candidate is evaluated in full only where it is open whether it has this; None: always
+    admission_score      a candidate is evaluated in full only while it may have this score; None: always
     seed                 the job's: evaluation seeds derive from it
     """
 
@@ -48,7 +48,7 @@ class RoundPlan:
             )
 
     def part(self, elapsed_s: float, env_steps: int, used_s: float) -> float:
-        """How much of the round lies behind it, 1 at its end; 0 where its length is not known."""
+        """The elapsed part of the round, 1 at its end; 0 if its length is unknown."""
         return max(
             elapsed_s / self.duration_s if self.duration_s else 0.0,
             env_steps / self.env_steps if self.env_steps else 0.0,
@@ -56,9 +56,9 @@ class RoundPlan:
         )
 
     def score(self, result: EvaluationResult) -> float:
-        """The number of an evaluation that is held against the target."""
+        """The number of an evaluation that is compared with the target."""
         return result.mean if self.statistic == "mean" else result.lower_bound
 
     def is_reached_by(self, result: EvaluationResult) -> bool:
-        """Whether a full evaluation passes the target."""
+        """Whether a full evaluation reaches the target."""
         return self.target is not None and result.episodes >= self.episodes and self.score(result) >= self.target

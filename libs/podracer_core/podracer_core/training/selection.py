@@ -1,4 +1,4 @@
-"""Which snapshot of a round is the best: screening while training goes on, full evaluations, the target."""
+"""Selects the best snapshots of a round: screening during training, full evaluations, the target."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LATE_S, _LATE_PART = 3.0, 0.05  # a round waits for evaluations after its end: 
 
 
 class Selection:
-    """Looks at all members with a few episodes, keeps each one's best snapshots, and has the best evaluated in full.
+    """Looks at all members with a few episodes, keeps each one's best snapshots, and evaluates the best in full.
 
     The best of many looks is the luckiest, so at the end fresh episodes choose among the three best and the last state.
     A member whose look passes the target is evaluated in full at once, with fresh episodes and alone. `confirmed` is
     the judgement that passed it.
 
-    Where training goes on meanwhile, the last evaluations are asked for so early that they are known when the round is
-    over. What the fraction does not pay for, and what comes too late, is left out: those members are ranked by their
-    looks.
+    If training continues meanwhile, the last evaluations are ordered early enough to be known at the end of the round.
+    Evaluations that the fraction does not pay for, or that come too late, are left out: those members are ranked by
+    their looks.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Selection:
         interrupted: Callable[[], bool] = lambda: False,
         returns: Callable[[], Sequence[float]] = lambda: (),
     ) -> None:
-        """`now` tells where the round stands; `first_cost_s` estimates what a first look costs; `base_env_steps`:
-        each member's before the round; `interrupted` makes `conclude` give up; `returns`: of each member's last
-        training episodes."""
+        """`now` returns the current moment of the round; `first_cost_s` estimates the cost of the first look;
+        `base_env_steps`: each member's before the round; `interrupted` makes `conclude` stop waiting; `returns`: of
+        each member's last training episodes."""
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
@@ -77,12 +77,12 @@ class Selection:
 
     @property
     def candidates(self) -> dict[int, Judgement]:
-        """Every member's best full evaluation so far; where it has none, the look at its best snapshot."""
+        """Every member's best full evaluation so far, or the look at its best snapshot."""
         return self._contenders.looks | self._candidates
 
     @property
     def kept(self) -> list[Judgement]:
-        """All that may become a candidate, or is one."""
+        """All snapshots that are candidates, or may become one."""
         return [*self._contenders.all_looks, *self._candidates.values()]
 
     @property
@@ -92,18 +92,18 @@ class Selection:
 
     @property
     def closing_cost_s(self) -> float:
-        """What the last evaluations of the round still to be asked for will cost."""
+        """The cost of the round's last evaluations that are not ordered yet."""
         if self._concluding or self.confirmed is not None:
             return 0.0
         return self._costs.closing_s(self._now())
 
     @property
     def closing_s(self) -> float:
-        """Seconds that pass meanwhile."""
+        """The wall seconds of these."""
         return self.closing_cost_s * self._costs.pace
 
     def admit_from(self, score: float | None) -> None:
-        """From now on candidates have to reach this score; None: any will do."""
+        """From now on candidates must reach this score; None: any score."""
         if score != self._plan.admission_score:
             self._plan = replace(self._plan, admission_score=score)
 
@@ -113,7 +113,7 @@ class Selection:
         return news
 
     def step(self, *, may_look: bool = True) -> bool:
-        """After an update: take answers, and look if it is time. Returns whether it has looked at this moment."""
+        """After an update: take answers, and look if it is time. Returns whether it has looked now."""
         for answer in self._backend.poll(self._pause_s()):
             self._take(answer)
         if self._orders or self.confirmed is not None or not self._backend.ready:
@@ -134,11 +134,11 @@ class Selection:
         return True
 
     def conclude(self, timeout_s: float, told_to_end: Callable[[], bool] = lambda: False) -> None:
-        """At the end of the round: a last look, fresh episodes of what each member has kept, and a full evaluation of
-        its best snapshot, as far as all this is not known yet. Where something is known of a round of limited seconds,
-        or it is `told_to_end`, it waits little beyond its end, else for half of the round.
+        """At the end of the round: a last look, fresh episodes of each member's kept snapshots, and a full evaluation
+        of its best one, unless they are done already. A round of limited seconds with some results, or one that is
+        `told_to_end`, waits little beyond its end, others for half of the round.
 
-        Raises DeadlineExpired where the backend is away for `timeout_s`, or says nothing for ten minutes.
+        Raises DeadlineExpired if the backend is lost for `timeout_s`, or silent for ten minutes.
         """
         self._seen_at = self._heard_at = time.monotonic()
         now_s, limit_s = self._now().elapsed_s, self._plan.duration_s
@@ -158,15 +158,15 @@ class Selection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing is waited for any more: the target is reached, somebody else needs the pod, or time is up."""
+        """Whether the wait is over: the target is reached, the pod is needed elsewhere, or time is up."""
         is_enough = bool(self.candidates) or self._told_to_end()
         is_late = self._now().elapsed_s >= (self._ends_at_s if is_enough else self._gives_up_at_s)
         return is_late or self.confirmed is not None or self._interrupted()
 
     def _leave_out(self) -> None:
-        """Wait for no answer any more. The backend was busy with them until now, or started environments for them."""
+        """Drop open orders. The backend was busy with them until now, or started environments for them."""
         if self.confirmed is None and not self._interrupted():
-            text = "%d evaluations have not come in time: those members are ranked by what is known of them"
+            text = "%d evaluations are late: ranking their members by earlier results"
             logger.info(text, len(self._orders))
         now = self._now()
         busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self._costs.pace
@@ -174,22 +174,22 @@ class Selection:
         self._costs.schedule.record(now.used_s, min(busy_s, episodes * self._costs.episode_s), screening=False)
 
     def _is_time_to_conclude(self, now: Moment) -> bool:
-        """Whether the last evaluations have to be asked for now to be known when the round is over. Where training
-        waits for them, the round ends earlier instead."""
+        """Whether the last evaluations must be ordered now to be known at the end of the round. If training waits for
+        them, the round ends earlier instead."""
         part = self._costs.part(now)
         if self._backend.blocking or not part:
             return False
         return now.elapsed_s * (1.0 - part) / part <= self.closing_s
 
     def _go_on(self) -> None:
-        """Begin what comes next at the end of the round, once nothing is out."""
+        """Begin the next step at the end of the round, once no order is open."""
         while self._to_come and not (self._orders or self._is_over) and self._backend.ready:
             self._concluding = True
             self._to_come.popleft()()
 
     def _last_look(self) -> None:
-        """A look at the present state, with half of what is left; where that does not pay for an episode of each
-        member, and there has been no look, the member of the best training return is a candidate."""
+        """A look at the current state, with half of the remaining seconds. If these do not pay for an episode of each
+        member, and there was no look, the member of the best training return is a candidate."""
         left_s = self._costs.end_left_s(self._now())
         if (episodes := self._costs.paid_episodes(left_s / 2)) > 0:
             self._orders.look(self._now(), episodes)
@@ -203,8 +203,8 @@ class Selection:
                 self._contenders.add(Contender(mean, snapshot, None), last=True)
 
     def _order_comparisons(self) -> None:
-        """A look's number of fresh episodes for each member's contenders, of the best member first, as long as the
-        fraction pays for them beside all episodes of each candidate."""
+        """Order a look's number of fresh episodes for each member's contenders, the best member first, while the
+        fraction pays for them and for all episodes of each candidate."""
         first = min(self._plan.screening_episodes, self._plan.episodes)
         episode_s = self._costs.measured_episode_s
         candidates_s = len(self._contenders) * self._plan.episodes * episode_s
@@ -247,7 +247,7 @@ class Selection:
                 self._evaluate(snapshot, ADMISSION, episodes)
 
     def _listen(self, timeout_s: float) -> None:
-        """Take what comes soon. Raises DeadlineExpired once patience with the backend has ended."""
+        """Take answers that arrive soon. Raises DeadlineExpired once patience with the backend has ended."""
         for answer in self._backend.poll(min(_POLL_S, timeout_s)):
             self._take(answer)
             if answer.results:
@@ -255,10 +255,12 @@ class Selection:
         now = time.monotonic()
         self._seen_at = now if self._backend.ready else self._seen_at
         if now - self._seen_at > timeout_s or now - self._heard_at > _SILENCE_S:
-            raise DeadlineExpired("the evaluations at the end of the round have not come", reason="NO_EVALUATION")
+            raise DeadlineExpired(
+                "the evaluations at the end of the round did not arrive in time", reason="NO_EVALUATION"
+            )
 
     def _pause_s(self) -> float:
-        """Whoever may have reached the target just now is waited for a little: most likely training is over."""
+        """Wait briefly for a member that may have just reached the target: training is probably over."""
         return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if self._orders.has_full else 0.0
 
     def _evaluate(self, snapshot: Snapshot, purpose: int, episodes: int) -> None:
@@ -333,8 +335,7 @@ class Selection:
             self._challenge(answer.duration_s)
 
     def _challenge(self, last_cost_s: float = 0.0) -> None:
-        """Have the next member evaluated that seems to have reached the target: the best always, others if there is
-        time."""
+        """Evaluate the next member that seems to have reached the target: the best always, others if there is time."""
         if self._passed and self._costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
             self._challenged_at = time.monotonic()
             self._evaluate(self._passed.pop(), CONFIRMATION, self._plan.episodes)

@@ -28,8 +28,8 @@ _CONCLUDE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a round has done so far, one entry a member. `returns` are of the training episodes that ended last; NaN
-    before the first one has. `used_s` are seconds of processors, or of the GPU, `evaluation_s` those of evaluation."""
+    """The progress of a round, one entry per member. `returns`: of the training episodes that ended last; NaN before
+    the first. `used_s`: seconds of processors, or of the GPU; `evaluation_s`: of these for evaluation."""
 
     elapsed_s: float
     used_s: float
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class MemberOutcome:
-    """How a round went for one member: its last state, and its best full evaluation (with the snapshot it is of)."""
+    """A round's result for one member: its last state, and its best full evaluation with the snapshot."""
 
     member: int
     env_steps: int
@@ -54,9 +54,9 @@ class MemberOutcome:
 
 
 class TrainingSession:
-    """One round of a cohort. Nothing in `step` waits for the device or loops over members, but for the looks.
+    """One round of a cohort. Except for looks, `step` does not synchronize with the device or loop over members.
 
-    phases   where its time goes
+    phases   the time by phase
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class TrainingSession:
         interrupted: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
-        """Without a backend nothing is evaluated. `began_at` is when the round began on `clock`, by default now, and
-        `used_before` what `processor_clock` said then; where the device is no CPU, its seconds are those of `clock`.
-        `episode_steps` helps to estimate the cost of a first look; `base_env_steps`, each member's before the round,
-        make its evaluation episodes other ones than in rounds before; `interrupted` makes `conclude` hurry; `fusion`:
-        with other learners, whose steps count here once they are fused."""
+        """Without a backend there is no evaluation. `began_at`: the start of the round on `clock`, by default now;
+        `used_before`: `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps` helps to estimate
+        the cost of the first look. `base_env_steps`: each member's before the round, for evaluation episodes that
+        differ from those of earlier rounds. `interrupted` makes `conclude` hurry. `fusion`: with other learners, whose
+        steps count here once they are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()
@@ -119,12 +119,12 @@ class TrainingSession:
 
     @property
     def confirmed(self) -> Judgement | None:
-        """The judgement that reached the target, once one has."""
+        """The judgement that reached the target, if any."""
         return self.selection.confirmed if self.selection else None
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is used, but for what is kept for the last evaluations, or the target reached."""
+        """Whether the target is reached, or the budget used except for the last evaluations."""
         plan, selection = self.plan, self.selection
         if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
             return True
@@ -136,7 +136,7 @@ class TrainingSession:
         return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
 
     def step(self, *, may_look: bool = True) -> bool:
-        """One rollout, one update, and a look where it is time and allowed. Returns whether it has looked just now."""
+        """One rollout, one update, and a look if it is due. Returns whether it has looked."""
         self.phases.next_iteration()
         start_s = self.used_s
         with self.phases.phase("collect"):
@@ -158,8 +158,8 @@ class TrainingSession:
     def conclude(
         self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
     ) -> list[MemberOutcome]:
-        """End the round: every member's best snapshot gets a full evaluation where the fraction pays for it and time is
-        left (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired where the backend is away for
+        """End the round: evaluate every member's best snapshot in full if the fraction and the time allow it
+        (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired if the backend is lost for
         `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):
@@ -167,7 +167,7 @@ class TrainingSession:
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:
-        """How every member stands now, copied."""
+        """A copy of every member's current result."""
         candidates = self.selection.candidates if self.selection else {}
         env_steps, active = self._steps.tolist(), self.algorithm.active.tolist()
         environments = self._source.environment_states()
@@ -184,11 +184,11 @@ class TrainingSession:
         ]
 
     def moment(self) -> Moment:
-        """Where the round stands."""
+        """The current moment of the round."""
         return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version, self.used_s)
 
     def progress(self) -> Progress:
-        """The same in more detail, with the metrics of the last update. Waits for the device."""
+        """The progress in detail, with the metrics of the last update. Synchronizes with the device."""
         return Progress(
             self.elapsed_s,
             self.used_s,
@@ -221,8 +221,8 @@ class TrainingSession:
         self._steps_per_member += int(env_steps.max())
 
     def _first_look_s(self) -> float:
-        """Episodes at the price of the last rollout, in as many environments as a look has: as long as those of
-        training have been, full ones before the first has ended."""
+        """The estimated cost of the first look: episodes at the price of the last rollout, in a look's environments, as
+        long as training episodes, or full ones before the first has ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
         ended = int(self._ended.sum())
         steps = min(self._episode_steps, int(self._steps.sum()) / ended if ended else math.inf)

@@ -1,4 +1,4 @@
-"""How many environments an agent has, by device and algorithm, unless the user says."""
+"""The default number of environments of an agent, by device and algorithm."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def usual_envs_per_member(
     horizon: int = 1,
     here: bool = True,
 ) -> int:
-    """So many that one batch of `members` is well filled and a member still sees enough of each rollout.
+    """Enough to fill one batch of `members`, and few enough that a member gets long rollouts.
 
-    An algorithm that replays needs few: what counts is how often it learns between two steps. A GPU has more of both,
-    where they are stepped `here` (workers may have none), as long as the round's `env_steps` of a member (0: no limit)
-    last for some rollouts of `horizon` steps.
+    An off-policy algorithm needs few: it is more important how often it learns between two steps. A GPU gets more if
+    environments are stepped `here` (workers may have no GPU), as long as the round's `env_steps` of a member (0: no
+    limit) last for some rollouts of `horizon` steps.
     """
     on_policy = find_algorithm(algorithm).on_policy
     is_physics = bool(spec.id) and find_environment(spec.id).backend == "mujoco"

@@ -1,4 +1,4 @@
-"""A member at one moment, what was said of it, and each member's best snapshots of a round."""
+"""Snapshots of members, their evaluations, and each member's best snapshots of a round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 3  # of a member: those of its best looks
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a round stands: seconds since it began, and every member's environment steps since then.
+    """A moment of a round: seconds since it began, and every member's environment steps since then.
 
     used_s  seconds of processors, or of the GPU, that the pod has used since then
     """
@@ -28,7 +28,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One member's whole state, copied, and its policy alone.
+    """A copy of one member's whole state, and of its policy.
 
     env_steps     of this round
     train_time_s  seconds since the round began
@@ -46,9 +46,9 @@ class Snapshot:
 class Judgement:
     """An evaluation of one member at `moment`.
 
-    snapshot        what was evaluated; None for a look at training whose weights were not kept
-    confirm_time_s  seconds since the round began when the answer was known
-    duration_s      that the evaluation took
+    snapshot        the evaluated snapshot; None for a look whose weights were not kept
+    confirm_time_s  when the answer was known, in seconds of the round
+    duration_s      the duration of the evaluation
     """
 
     member: int
@@ -83,7 +83,7 @@ class Contender(NamedTuple):
 
 
 class Contenders:
-    """Members that have any are counted."""
+    """Each member's best snapshots. Its length is the number of members that have any."""
 
     def __init__(self) -> None:
         self._by_member: dict[int, list[Contender]] = {}  # the best first
@@ -102,7 +102,7 @@ class Contenders:
         return [one.look for own in self._by_member.values() for one in own if one.look is not None]
 
     def by_member(self) -> list[list[Contender]]:
-        """Each member's, the best first; the member of the best of all first."""
+        """Each member's contenders, best first; the member of the best one first."""
         return sorted(self._by_member.values(), key=lambda own: -own[0].mean)
 
     def wants(self, member: int, mean: float, *, last: bool) -> bool:
@@ -111,13 +111,13 @@ class Contenders:
         return last or len(own) < _MOST or mean >= own[-1].mean
 
     def add(self, contender: Contender, *, last: bool) -> None:
-        """Keep it in place of the worst, but beside all others where it is of the `last` look."""
+        """Keep it in place of the worst, or beside all others if it is of the `last` look."""
         member = contender.snapshot.member
         self._by_member[member] = self._by_member.get(member, [])[: _MOST if last else _MOST - 1]
         self._insert(contender)
 
     def rank_again(self, snapshot: Snapshot, mean: float) -> None:
-        """Rank one that is kept by another mean."""
+        """Rank a kept one by another mean."""
         own = self._by_member[snapshot.member]
         (known,) = (one for one in own if one.snapshot is snapshot)
         self._by_member[snapshot.member] = [one for one in own if one is not known]

@@ -1,4 +1,4 @@
-"""Where a learner's rollouts come from, and whether it pays to collect ahead of training."""
+"""The source of a learner's rollouts, and the decision whether to collect ahead of training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from podracer_core.training.member_states import EnvironmentState, member_enviro
 logger = logging.getLogger(__name__)
 
 MOST_AHEAD = 2
-"""Rollouts under way at a worker at most: the oldest is used when the policy is two versions further."""
+"""The most rollouts in progress at a worker: the oldest is used when the policy is two versions further."""
 
 _ROLLOUTS = 12
 _SETTLING = 2  # the first rollouts are slow for reasons of their own
@@ -28,11 +28,11 @@ _GAIN = 0.9
 
 
 class RolloutSource(ABC):
-    """Gives one rollout after the other, taken with the algorithm's weights or slightly older ones.
+    """Collects rollouts with the algorithm's weights or slightly older ones.
 
     worker_count  workers connected now
-    staleness     versions by which the transitions of the last rollout were behind, their mean
-    used_s        processor seconds that other processes have used for its rollouts so far
+    staleness     mean number of versions by which the transitions of the last rollout were behind
+    used_s        processor seconds of other processes for its rollouts so far
     """
 
     worker_count: int = 0
@@ -41,7 +41,7 @@ class RolloutSource(ABC):
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is worth showing beside the algorithm's metrics; of all members alike."""
+        """Further figures beside the algorithm's metrics; the same for all members."""
         return {}
 
     @abstractmethod
@@ -50,14 +50,14 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def environment_states(self) -> list[EnvironmentState] | None:
-        """For each member where its environments stand after the last rollout; None where nobody can know."""
+        """The environments' states of each member after the last rollout; None if they cannot be known."""
 
     def close(self) -> None:  # noqa: B027 - most sources have nothing to give back
-        """Give back what it holds; closing twice is harmless."""
+        """Release resources; closing twice is harmless."""
 
 
 class InProcessSource(RolloutSource):
-    """Collects here, between the updates, always with the newest weights."""
+    """Collects in this process, between the updates, always with the newest weights."""
 
     def __init__(self, collector: Collector, algorithm: Algorithm) -> None:
         self._collector, self._algorithm = collector, algorithm
@@ -73,13 +73,12 @@ class InProcessSource(RolloutSource):
 
 
 class OverlappingSource(RolloutSource):
-    """Collects here as well, but on a CUDA stream of its own: the device takes the next rollout, with weights that are
-    one version old, while it trains on this one. Where `pace` finds that this gains nothing, it collects between the
-    updates.
+    """Collects in this process on its own CUDA stream: the device takes the next rollout, with weights that are one
+    version old, while it trains on this one. If `pace` finds no gain, it collects between the updates.
     """
 
     def __init__(self, collector: Collector, algorithm: Algorithm, ahead: int | None = None) -> None:
-        """`collector` has an actor of its own and two buffers. `ahead`: 0 or 1, without measuring."""
+        """`collector` has its own actor and two buffers. `ahead`: 0 or 1, without measuring."""
         self._collector, self._algorithm = collector, algorithm
         device = algorithm.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -109,7 +108,7 @@ class OverlappingSource(RolloutSource):
         self._collector.environment.close()
 
     def _begin(self) -> Rollout:
-        """Have a rollout collected with the newest weights, once everything before has been done with them."""
+        """Start collecting a rollout with the newest weights, after all earlier work with them."""
         algorithm, collector = self._algorithm, self._collector
         collector.actor.load_state(algorithm.actor_state())
         if self._stream is not None:
@@ -126,21 +125,19 @@ class OverlappingSource(RolloutSource):
 class PaceTrial:
     """Measures some rollouts in lock-step: how long the learner waits for them, and how long it trains on them.
 
-    Collecting ahead hides the shorter of the two, at the price of weights that are one version old: on small problems
-    that price is real, so it is tried only where the shorter one is a quarter of both or more. It stays if a rollout
-    with its training then takes nine tenths of the time or less; learners that share busy cores or one device may gain
-    nothing. Where the learner waits for longer than it trains, workers have one more rollout to go on with, so that
-    they never wait for it to take theirs: they begin with it so late that the weights are no older. Where it trains for
-    longer they would be.
+    Collecting ahead hides the shorter of the two, at the price of weights that are one version old. On small problems
+    that price is real, so it is tried only if the shorter one is at least a quarter of both. It stays if a rollout with
+    its training then takes at most nine tenths of the time; learners that share busy cores or one device may gain
+    nothing. If the learner waits longer than it trains, workers get one more rollout, so that they never wait for the
+    learner; they begin it so late that the weights are no older. If it trains longer, the weights would be older.
 
-    ahead   rollouts to be collected while the learner trains: 0 is lock-step
+    ahead   rollouts to collect while the learner trains: 0 is lock-step
     """
 
     def __init__(
         self, ahead: int | None = None, clock: Callable[[], float] = time.monotonic, most: int = MOST_AHEAD
     ) -> None:
-        """`ahead`: so many, whatever would be measured. `clock` is read only while something is; `most` limits
-        both."""
+        """`ahead`: a fixed number instead of measuring. `clock` is read only while measuring; `most` limits both."""
         self._clock, self._most = clock, most
         self._mark: float | None = None
         self._waits: list[float] = []
@@ -159,7 +156,7 @@ class PaceTrial:
         self._mark = now
 
     def go_on(self) -> None:
-        """The rollout is there."""
+        """The rollout has arrived."""
         if self._decided or self._mark is None:
             return
         now = self._clock()

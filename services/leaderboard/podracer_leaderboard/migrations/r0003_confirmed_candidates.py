@@ -1,4 +1,4 @@
-"""Whether a candidate was confirmed, by which evaluations, and who gave way to one that was not yet."""
+"""Whether a candidate was confirmed, by which evaluations, and which one gave way to an unconfirmed one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ revision, down_revision = "r0003", "r0002"
 
 
 def upgrade() -> None:
-    """Nobody has been confirmed before: no evaluation was a challenge."""
+    """No candidate is confirmed yet: no evaluation was a challenge."""
     op.add_column("candidates", sa.Column("confirmed", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.add_column("candidates", sa.Column("former", sa.String(), nullable=False, server_default=""))
     op.add_column("evaluations", sa.Column("challenged", sa.String(), nullable=False, server_default=""))

@@ -1,4 +1,4 @@
-"""Single calls to whichever evaluator answers, and INSPECT: the environment is started once, there or here."""
+"""Single calls to the first evaluator that answers, and INSPECT, by an evaluator or in this process."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _INSPECTION_S, _SLACK_S = 60.0, 15.0
 
 
 class EvaluatorCall:
-    """One unary call, with the files that its evaluator may lack. `check` is called while waiting; raises to give up,
-    which cancels the call."""
+    """One unary call, with the files that its evaluator may lack. `check` is called while waiting and raises to cancel
+    the call."""
 
     def __init__(self, files: FetchedFiles, timeout_s: float, check: Callable[[], None]) -> None:
         self._files, self._timeout_s, self.check = files, timeout_s, check
 
     def ask(self, stub: EvaluatorServiceStub, method: str, request: Any) -> Any:
-        """The answer of one evaluator. Raises what it says, and Unavailable where it is lost."""
+        """The answer of one evaluator. Raises its errors, and Unavailable if it is lost."""
         try:
             return self._answer(stub, method, request)
         except PreconditionFailed as error:
@@ -63,8 +63,8 @@ class EvaluatorCall:
 def answer_of_any(
     stubs: Sequence[EvaluatorServiceStub], call: EvaluatorCall, method: str, request: Any, patience_s: float
 ) -> Any:
-    """The answer of the first evaluator that gives one; they are asked again and again for `patience_s` since the first
-    was lost, then Unavailable (EVALUATOR_LOST) is raised."""
+    """The answer of the first evaluator that answers. Retries for `patience_s` since the first one was lost, then
+    raises Unavailable (EVALUATOR_LOST)."""
     if not stubs:
         raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
     deadline: float | None = None
@@ -74,7 +74,7 @@ def answer_of_any(
             try:
                 return call.ask(stub, method, request)
             except Unavailable as error:
-                logger.warning("an evaluator is lost: %s", error.message)
+                logger.warning("lost an evaluator: %s", error.message)
                 deadline = deadline or time.monotonic() + patience_s
                 if time.monotonic() > deadline:
                     raise Unavailable(
@@ -86,8 +86,8 @@ def answer_of_any(
 def inspect_environment_for(
     work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> environment_pb2.EnvironmentDescription:
-    """What the environment is. Raises UserCodeFailed with the user's own traceback, InvalidInput where the one of
-    `retrain` does not fit, and what `files` does."""
+    """The environment's description. Raises UserCodeFailed with the user's traceback, InvalidInput if the environment
+    of `retrain` does not fit, and the errors of `files`."""
     found = _inspect(work, work.environment, config, peers, files)
     if work.HasField("retrain_environment"):
         try:
@@ -98,7 +98,7 @@ def inspect_environment_for(
             message = f"retrain.kwargs: {error.message}"
             raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
         if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
-            raise InvalidInput("retrain.kwargs: with these the environment has other observations or actions")
+            raise InvalidInput("retrain.kwargs: these change the environment's observations or actions")
     return found
 
 
@@ -124,7 +124,7 @@ def _inspect(
 
 
 def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
-    """Raise InvalidInput where this fused pod may not start the environment."""
+    """Raise InvalidInput if this fused pod may not start the environment."""
     if environment.entry_point and not config.allow_user_code:
         raise InvalidInput(
             f"this fused pod does not run user code ({environment.entry_point}); use the split layout, or allow it "

@@ -1,4 +1,4 @@
-"""One EVALUATE lease: a stored policy, or several that act together, judged here or at an evaluator."""
+"""One EVALUATE lease: a stored policy or an ensemble, evaluated here or by an evaluator."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class EvaluationTooLong(DeadlineExpired):
 def evaluate_for(
     held: HeldLease, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> pod_service_pb2.EvaluateResult:
-    """What came of the lease's EvaluateWork. Its cost counts from when the lease was received.
+    """The result of the lease's EvaluateWork. Its cost counts from when the lease was received.
 
-    The same seeds give the same returns as in an evaluation of training. Raises DataCorrupted for a checkpoint that is
-    not what was committed, InvalidInput for policies that cannot act there or together, UserCodeFailed, and
-    EvaluationTooLong.
+    The same seeds give the same returns as in an evaluation of training. Raises DataCorrupted for a checkpoint that
+    differs from what was committed, InvalidInput for policies that cannot act in the environment or together,
+    UserCodeFailed, and EvaluationTooLong.
     """
     lease, received_at, work = held.lease, held.received_at, held.lease.evaluate
     if not work.policies or not work.seeds:
@@ -110,7 +110,8 @@ def _at_an_evaluator(
     fetched: FetchedFiles,
     check: Callable[[], None],
 ) -> tuple[EvaluationResult, float]:
-    """It has no keys of the store: the policies are brought to it. Also the processor seconds that it has used."""
+    """Evaluate at an evaluator. It has no keys of the store, so the policies are sent to it. Also returns its processor
+    seconds."""
     packed = [fetched.add(pack_policy(checkpoint)) for checkpoint in checkpoints]
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
         checkpoints=[evaluator_service_pb2.CheckpointSource(file_sha256=sha256) for sha256 in packed],

@@ -1,4 +1,4 @@
-"""One stream to an evaluator: what comes back on it, and how policies go out by the carrier that was agreed on."""
+"""One stream to an evaluator: policies go out by the negotiated carrier, and results come back."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PolicyStream:
             self._call.send(request)
 
     def poll(self) -> EvaluatorItem | None:
-        """What has come, if anything. Raises what ended the stream."""
+        """The next item, if one has arrived. Raises the error that ended the stream."""
         return self._call.poll()
 
     def wait(self, timeout_s: float) -> None:
@@ -86,7 +86,7 @@ class PolicyStream:
                 return None
 
     def _settle(self, choice: tensor_pb2.CarrierChoice) -> None:
-        """An evaluator takes tensors inline whatever it has chosen, so nothing depends on what it chose."""
+        """An evaluator always accepts tensors inline, so a failing carrier does no harm."""
         try:
             staging = self._offering.settle(choice)
         except CarrierFailed as error:

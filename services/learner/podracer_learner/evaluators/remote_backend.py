@@ -1,4 +1,4 @@
-"""Evaluations from an evaluator: asked for and forgotten until the answer comes. A lost one never holds training up."""
+"""Evaluations by an evaluator: requested, and collected when they arrive. A lost evaluator never blocks training."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _POLL_S = 0.2
 
 
 class RemoteBackend(EvaluationBackend):
-    """One session with whichever evaluator answers. Looks that are lost are answered with nothing; full evaluations
-    are asked for again."""
+    """One session with the first evaluator that answers. Lost looks are dropped; lost full evaluations are requested
+    again."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class RemoteBackend(EvaluationBackend):
         endpoint: Endpoint,
         evaluator: str = "",
     ) -> None:
-        """Opens the first session. `files` are those of the environment. `check` is called while waiting; raises to
-        give up. `endpoint` is where policies go out, `evaluator` the name of what judges them."""
+        """Opens the first session. `files`: of the environment. `check` is called while waiting and raises to cancel.
+        `endpoint`: the carriers for policies; `evaluator`: the evaluator's name."""
         if not stubs:
             raise InvalidInput("the split layout needs evaluators (PODRACER_EVALUATORS)", reason="NO_EVALUATORS")
         self._evaluator = evaluator
@@ -104,7 +104,7 @@ class RemoteBackend(EvaluationBackend):
         self._stream = PolicyStream(self._stubs[0], opening, self._endpoint, inline_only=self._inline_only)
 
     def _arrived(self) -> list[EvaluationAnswer]:
-        """What has come, without waiting."""
+        """The arrived items, without waiting."""
         answers, self._lost_looks = self._lost_looks, []
         try:
             if self._delivery is not None:
@@ -137,7 +137,7 @@ class RemoteBackend(EvaluationBackend):
         return answers
 
     def _wait(self, timeout_s: float) -> None:
-        """Until something comes, which `_arrived` then sees."""
+        """Wait until an item arrives, which `_arrived` then returns."""
         if self._delivery is not None:
             self._delivery.wait(timeout_s)
         elif self._stream is None:

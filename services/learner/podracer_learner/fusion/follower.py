@@ -1,4 +1,4 @@
-"""One FOLLOW lease: the same round as the lead's, but for its end, its evaluations and its checkpoints."""
+"""One FOLLOW lease: the lead's round, without its own end, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _REPORT_INTERVAL_S = 0.3
 
 
 class RoundOver(PodracerError):
-    """The lead has ended its round, in good order."""
+    """The lead has ended its round normally."""
 
     reason = "ROUND_OVER"
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """Under what a follower follows.
+    """The options of a follower.
 
     rank        1 or more
     lead_fence  of the lead's lease
-    coming_s    how long the lead is waited for until it leads: it has just leased, as this one
-    lost_s      how long one that is lost is looked for
-    check       is called while waiting; raises to give up
+    coming_s    how long to wait until the lead leads: it has just leased, like this learner
+    lost_s      how long to look for a lost lead
+    check       is called while waiting and raises to cancel
     """
 
     rank: int
@@ -72,10 +72,10 @@ class FollowOptions:
 
 
 class FusionFollower(FusionTransport):
-    """One stream, opened again whenever it breaks until patience ends. In the main thread.
+    """A stream to the lead, opened again whenever it breaks, until patience ends. Used in the main thread.
 
-    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) where it is lost, Fenced
-    where it has another lease, PreconditionFailed (BUILD_MISMATCH) where it is of another build.
+    All methods raise RoundOver when the lead ends its round, Unavailable (LEAD_LOST) if it is lost, Fenced if it has
+    another lease, PreconditionFailed (BUILD_MISMATCH) if it is of another build.
     """
 
     def __init__(self, stub: learner_service_pb2_grpc.LearnerServiceStub, options: FollowOptions) -> None:
@@ -84,7 +84,7 @@ class FusionFollower(FusionTransport):
         self._encoder = TensorEncoder()
 
     def join(self) -> Fused:
-        """Come to the lead; returns what to go on from."""
+        """Join the lead; returns the state to continue from."""
         return self._join(self._options.coming_s, until_it_leads=True)
 
     def exchange(self, contribution: Contribution) -> Fused | None:
@@ -94,7 +94,7 @@ class FusionFollower(FusionTransport):
             try:
                 answer = self._receive()
             except _LOST as error:
-                logger.warning("the lead is lost: %s", error.message)
+                logger.warning("lost the lead: %s", error.message)
                 joined = self._join(self._options.lost_s)
                 if joined.epoch >= contribution.epoch:
                     return joined
@@ -103,7 +103,7 @@ class FusionFollower(FusionTransport):
             return answer.fused
 
     def poll(self) -> None:
-        """Look whether the lead has ended its round, without waiting."""
+        """Check whether the lead has ended its round, without waiting."""
         try:
             item = self._call.poll() if self._call is not None else None
         except _LOST:
@@ -126,14 +126,14 @@ class FusionFollower(FusionTransport):
             try:
                 answer = self._receive()
                 if answer.fused is None:
-                    raise InvalidInput("a lead did not say where things stand to who joined", reason="BAD_FUSION")
+                    raise InvalidInput("the lead sent no state to a follower that joined", reason="BAD_FUSION")
                 return answer.fused
             except (*_LOST, PreconditionFailed) as error:
                 not_leading = isinstance(error, PreconditionFailed)
                 if not_leading and (error.reason != NOT_A_LEAD or not until_it_leads):
                     raise
                 if time.monotonic() > deadline:
-                    message = f"the lead has been away for {patience_s:.0f} s: {error.message}"
+                    message = f"the lead has not answered for {patience_s:.0f} s: {error.message}"
                     raise Unavailable(message, reason="LEAD_LOST") from error
             pause(next(waits), self._options.check)
 
@@ -149,7 +149,7 @@ class FusionFollower(FusionTransport):
         self._call.send(FuseRequest(join=join))
 
     def _send(self, contribution: Contribution) -> None:
-        assert self._call is not None, "who has not joined brings nothing"
+        assert self._call is not None, "join comes before a contribution"
         for request in contribution_requests(contribution, self._encoder):
             self._call.send(request)
 
@@ -206,9 +206,9 @@ def follow(
     check: Callable[[], None],
     patience_s: float,
 ) -> None:
-    """Train until the lead ends its round. `channel` leads to it; `check` is called between updates and while waiting.
+    """Train until the lead ends its round. `channel`: to the lead; `check` is called between updates and while waiting.
 
-    patience_s: how long it is waited for until it leads. Raises what `FusionFollower` and `check` raise.
+    patience_s: how long to wait until the lead leads. Raises the errors of `FusionFollower` and `check`.
     """
     work = held.lease.follow
     # A lead that is lost is looked for as long as it would wait for its followers.
@@ -231,7 +231,7 @@ def follow(
                 meter.count(progress)
                 status.training(held.lease, progress, sum(progress.env_steps) / progress.elapsed_s, setup)
     except RoundOver as over:
-        logger.info("the lead says: %s", over.message)
+        logger.info("the lead ended the round: %s", over.message)
     finally:
         current().set(rank=work.rank, **session.phases.attributes)
         follower.close()

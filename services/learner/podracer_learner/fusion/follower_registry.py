@@ -1,4 +1,4 @@
-"""Where followers come to this learner while it leads."""
+"""The admission of followers while this learner leads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NOT_A_LEAD = "NOT_A_LEAD"
 """Reason of the refusal while this learner leads no fusion."""
 
 MAX_STREAMS = 96
-"""Followers, and streams of theirs that are lost without this side knowing yet."""
+"""Streams of followers, including lost ones that this side has not noticed yet."""
 
 
 class FollowerRegistry:
-    """Serves Fuse for the round of the moment."""
+    """Serves Fuse for the current round."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class FollowerRegistry:
 
     @contextmanager
     def serving(self, lead: FusionLead) -> Iterator[FusionLead]:
-        """Admit followers to this one; at the end they are told that the round is over."""
+        """Admit followers to this lead; at the end tell them that the round is over."""
         with self._lock:
             self._lead = lead
         try:
@@ -53,7 +53,7 @@ class FollowerRegistry:
             lead = self._lead
         if lead is None:
             raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
-        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as who leads has done
+        from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as a lead has done
 
         sessions: list[FollowerSession] = []
 

@@ -1,4 +1,4 @@
-"""The lead of a fusion: collects what followers bring, fuses, and answers everyone."""
+"""The lead of a fusion: collects the followers' contributions, fuses, and answers them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a follower is told: a state to go on from, as one who `joined` or as one who has brought something; or,
-    where `fused` is None, that nothing was fused."""
+    """The answer to a follower: the state to continue from, after it `joined` or contributed. `fused` is None if
+    nothing was fused."""
 
     fused: Fused | None
     joined: bool = False
@@ -44,12 +44,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LeadOptions:
-    """Under what a lead leads.
+    """The options of a lead.
 
     fence      of its lease: followers repeat it
     followers  ranks 1 to this are admitted
-    check      is called while waiting; raises to give up
-    in_a_hurry whether to wait no longer: the round is to end
+    check      is called while waiting and raises to cancel
+    in_a_hurry whether to stop waiting, as the round shall end
     ends_at    when the round's time is up, on the monotonic clock
     """
 
@@ -61,10 +61,10 @@ class LeadOptions:
 
 
 class FusionLead(FusionTransport):
-    """Followers' streams are served in threads of their own; the main thread trains, and waits in `exchange` alone.
+    """Serves each follower's stream in its own thread. The main thread trains, and waits only in `exchange`.
 
-    Each follower has an outbox, which its stream is answered from. A later one of the same rank takes an earlier one's
-    place: that is a follower which has lost its connection, whatever this side knows of it.
+    Each follower has an outbox for the answers of its stream. A new stream of the same rank replaces the former one:
+    its follower has lost the connection, even if this side has not noticed it.
     """
 
     def __init__(self, table: FusionTable, options: LeadOptions) -> None:
@@ -76,7 +76,7 @@ class FusionLead(FusionTransport):
 
     @property
     def followers(self) -> int:
-        """How many are there."""
+        """The number of joined followers."""
         with self._changed:
             return len(self._outboxes)
 
@@ -87,10 +87,10 @@ class FusionLead(FusionTransport):
             return self._table.brought
 
     def exchange(self, contribution: Contribution) -> Fused | None:
-        """See `FusionTransport`. Waits until everybody at the table has brought something, or until the deadline.
+        """See `FusionTransport`. Waits for the contributions of all joined learners, or until the deadline.
 
-        Once the round's time is up nobody is waited for longer than this learner has taken for its own epoch: who is as
-        fast as this one still counts, who is not would have the round last a deadline longer.
+        Once the round's time is up, the wait is at most as long as this learner's own epoch: learners that are as fast
+        still count, and slower ones do not delay the end of the round by a deadline.
         """
         growth = contribution.growth.to("cpu")
         own = Contribution(contribution.rank, contribution.epoch, contribution.samples, growth)
@@ -105,18 +105,18 @@ class FusionLead(FusionTransport):
                     self._outboxes[rank].put(Answer(decision.fused))
             self._answered_at = time.monotonic()
         if decision.fused is None:
-            logger.info("fusion %d: only ranks %s were there", contribution.epoch, decision.answered)
+            logger.info("fusion %d: deadline passed with ranks %s only", contribution.epoch, decision.answered)
         return decision.fused
 
     def join(self, rank: int, fence: int, outbox: Outbox[Answer | Ended]) -> None:
-        """A follower has come. Raises Fenced for another lease's fence, InvalidInput for a rank that there is not."""
+        """A follower joins. Raises Fenced for another lease's fence, InvalidInput for an invalid rank."""
         if fence != self._options.fence:
             raise Fenced(
-                f"a follower came for the lead of fence {fence}, this one's is {self._options.fence}", fence=fence
+                f"a follower joined with fence {fence}, this lead's fence is {self._options.fence}", fence=fence
             )
         if not LEAD < rank <= self._options.followers:
             raise InvalidInput(
-                f"a follower came with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
+                f"a follower joined with rank {rank}, expected 1 to {self._options.followers}", reason="BAD_FUSION"
             )
         with self._changed:
             if self._ended is not None:
@@ -133,7 +133,7 @@ class FusionLead(FusionTransport):
         logger.info("follower %d has joined at fusion %d", rank, self._table.present.epoch)
 
     def bring(self, contribution: Contribution, outbox: Outbox[Answer | Ended]) -> None:
-        """What a follower has trained. Raises InvalidInput for what cannot be right."""
+        """Take a follower's contribution. Raises InvalidInput for an invalid one."""
         with self._changed:
             if self._ended is not None or self._outboxes.get(contribution.rank) is not outbox:
                 return  # its stream is about to end
@@ -159,10 +159,10 @@ class FusionLead(FusionTransport):
 
     def finish(self) -> None:
         """See `FusionTransport`."""
-        self.end("the lead has trained its round")
+        self.end("the lead has finished its round")
 
     def end(self, reason: str) -> None:
-        """Tell all followers that the round is over, once; also those that still come."""
+        """Tell all followers once that the round is over, including those that join later."""
         with self._changed:
             if self._ended is not None:
                 return
@@ -180,9 +180,9 @@ Serving = Callable[[FusionLead], AbstractContextManager[FusionLead]]
 def lead_fusion(
     work: pod_service_pb2.TrainWork, options: LeadOptions, algorithm: Algorithm, serving: Serving
 ) -> Iterator[EpochFusion | None]:
-    """Admit followers to the round of `algorithm` meanwhile, as its grant says; None where it is to learn alone.
+    """Admit followers to the round of `algorithm`, as granted; yields None without followers.
 
-    Raises InvalidInput for a fusion that there is not, and for an algorithm that knows none.
+    Raises InvalidInput for an unknown fusion, and for an algorithm without fusion.
     """
     if not work.follower_count:
         yield None

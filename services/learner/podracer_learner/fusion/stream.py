@@ -47,7 +47,7 @@ def contribution_requests(
 def fused_responses(
     fused: Fused, encoder: TensorEncoder, carrier: tensor_pb2.CarrierChoice | None = None
 ) -> Iterator[learner_service_pb2.FuseResponse]:
-    """A header, and the chunks that belong to it; with a `carrier` it is the answer to who joins."""
+    """A header, and the chunks that belong to it; with a `carrier` it is the answer to `join`."""
     tensors = _tensors(fused.state) | {_NORMALIZER + _TRANSITIONS: fused.state.transitions}
     messages, chunks = encoder.encode(tensors)
     header = learner_service_pb2.FusionResult(
@@ -68,16 +68,16 @@ def fused_responses(
 
 
 class StateDecoder:
-    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either says that all is there.
+    """The receiving end: `begin` with a header's tensors, `add` each chunk, `take` once either returns True.
 
-    Raises InvalidInput for what cannot be right.
+    Raises InvalidInput for invalid messages.
     """
 
     def __init__(self) -> None:
         self._tensors = TensorDecoder()
 
     def begin(self, parameters: Mapping[str, tensor_pb2.Tensor], normalizer: Mapping[str, tensor_pb2.Tensor]) -> bool:
-        """True where the header brought everything."""
+        """True if the header contained everything."""
         tensors = {_PARAMETERS + name: message for name, message in parameters.items()}
         return self._tensors.begin(tensors | {_NORMALIZER + name: message for name, message in normalizer.items()})
 

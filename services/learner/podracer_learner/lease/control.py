@@ -62,7 +62,7 @@ def lease_work(
         except (InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated):
             raise  # asking again would not help
         except PodracerError as error:
-            logger.info("no work from the orchestrator: %s", error.message)
+            logger.info("cannot ask the orchestrator for work, retrying: %s", error.message)
             stop.wait(next(away))
             continue
         if response is None:
@@ -77,7 +77,7 @@ def lease_work(
 def _interruptible(
     stub: pod_service_pb2_grpc.PodServiceStub, request: pod_service_pb2.LeaseWorkRequest, stop: threading.Event
 ) -> pod_service_pb2.LeaseWorkResponse | None:
-    """The answer, or None where `stop` was set first."""
+    """The answer, or None if `stop` was set first."""
     done = threading.Event()
     with translated_errors(method="LeaseWork"):
         call = stub.LeaseWork.future(request, timeout=_LONG_POLL_S + _LONG_POLL_SLACK_S)
@@ -91,7 +91,7 @@ def _interruptible(
 
 
 class LeaseControl:
-    """The calls of one lease. What must land is repeated while the lease is ours; each is idempotent by contract."""
+    """The calls of one lease. Required calls are repeated while the lease is held; each is idempotent by contract."""
 
     def __init__(
         self, stub: pod_service_pb2_grpc.PodServiceStub, lease: pod_service_pb2.Lease, guard: LeaseGuard
@@ -109,12 +109,12 @@ class LeaseControl:
         return response
 
     def watch(self) -> OrderCall:
-        """What to do, now and whenever it changes, until the lease ends or the call is cancelled."""
+        """The orders, now and at each change, until the lease ends or the call is cancelled."""
         request = pod_service_pb2.WatchLeaseRequest(lease=self._name, fence=self._fence)
         return self._stub.WatchLease(request, metadata=self._metadata)
 
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
-        """Make checkpoints count. Raises Fenced where the lease is not ours (any more)."""
+        """Commit checkpoints. Raises Fenced if the lease is not held."""
         request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)
         self._insist(lambda timeout_s: self._stub.CommitCheckpoint(request, metadata=self._metadata, timeout=timeout_s))
 
@@ -125,21 +125,21 @@ class LeaseControl:
         return self._stub.CommitCheckpoint.future(request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S)
 
     def complete(self, request: pod_service_pb2.CompleteWorkRequest) -> None:
-        """End the work with its result. Raises Fenced where the lease is not ours (any more)."""
+        """End the work with its result. Raises Fenced if the lease is not held."""
         request.lease, request.fence = self._name, self._fence
         self._insist(lambda timeout_s: self._stub.CompleteWork(request, metadata=self._metadata, timeout=timeout_s))
 
     def release(self, problem: cohort_pb2.Problem, timeout_s: float = 1.0) -> None:
-        """Hand the work back, as well as it goes: the lease would expire anyhow."""
+        """Hand the work back, best effort: the lease would expire anyway."""
         request = pod_service_pb2.ReleaseLeaseRequest(lease=self._name, fence=self._fence, reason=problem)
         try:
             self._guard.check()
             self._stub.ReleaseLease(request, metadata=self._metadata, timeout=timeout_s)
         except Fenced as error:
-            logger.info("%s is over already: %s", self._name, error.message)
+            logger.info("%s has already ended: %s", self._name, error.message)
         except PodracerError as error:
-            logger.warning("%s could not be released: %s", self._name, error.message)
-        self._guard.revoke("it has been released")
+            logger.warning("cannot release %s: %s", self._name, error.message)
+        self._guard.revoke("it was released")
 
     def _insist(self, call: Callable[[float], Response]) -> Response:
         waits = Backoff(*_RETRY_S)
@@ -148,14 +148,14 @@ class LeaseControl:
             try:
                 return call(min(_WRITE_TIMEOUT_S, max(self._guard.remaining_s, 0.1)))
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("%s: the orchestrator does not answer: %s", self._name, error.message)
+                logger.info("%s: no answer from the orchestrator, retrying: %s", self._name, error.message)
                 time.sleep(next(waits))
 
 
 def work_request(
     pod: str, address: str, capabilities: pod_service_pb2.PodCapabilities
 ) -> pod_service_pb2.LeaseWorkRequest:
-    """What every LeaseWork of this process has in common; its instance id tells it from the process before."""
+    """The common part of every LeaseWork of this process; its instance id distinguishes it from a former process."""
     return pod_service_pb2.LeaseWorkRequest(
         pod=pod, instance_id=secrets.token_hex(16), build=own_build(), address=address, capabilities=capabilities
     )

@@ -1,4 +1,4 @@
-"""Self-fencing: a learner that cannot be sure of its lease writes nothing."""
+"""Self-fencing: a learner writes nothing unless it is sure of its lease."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MARGIN_S = 1.0
 
 
 class LeaseGuard:
-    """Knows until when the lease is ours: one term from the moment at which the last successful renewal was *sent*.
+    """Knows until when the lease is held: one term from when the last successful renewal was *sent*.
 
-    A margin of a tenth of the term (1 s at most) is kept, since a write takes its time. The clock is monotonic and goes
-    on while the process is stopped. Expired is expired: no later renewal brings a lease back. Safe in any thread.
+    It keeps a margin of a tenth of the term (1 s at most), as a write takes time. The clock is monotonic and also runs
+    while the process is stopped. An expired lease is never revived by a later renewal. Thread-safe.
     """
 
     def __init__(self, lease: str, fence: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Not ours before the first `extend`."""
+        """The lease is not held before the first `extend`."""
         self.lease, self.fence, self._clock = lease, fence, clock
         self._lock = threading.Lock()
         self._deadline: float | None = None
@@ -42,7 +42,7 @@ class LeaseGuard:
         return self._clock()
 
     def extend(self, sent_at: float, term_s: float) -> None:
-        """A renewal that was sent at `sent_at` has been granted. Raises Fenced where it came too late."""
+        """A renewal that was sent at `sent_at` has been granted. Raises Fenced if it came too late."""
         with self._lock:
             if self._deadline is not None:
                 self._check()
@@ -51,18 +51,18 @@ class LeaseGuard:
             self._check()
 
     def revoke(self, reason: str) -> None:
-        """The orchestrator says that the lease is not ours."""
+        """The orchestrator has ended the lease."""
         with self._lock:
             self._deadline, self._reason = float("-inf"), reason
 
     def check(self) -> None:
-        """Raises Fenced unless the lease is ours now. To be called before every write."""
+        """Raises Fenced unless the lease is held now. Call it before every write."""
         with self._lock:
             self._check()
 
     @property
     def remaining_s(self) -> float:
-        """Seconds for which the lease is ours without a renewal; 0 where it is not."""
+        """Seconds until the lease expires without a renewal; 0 if it is not held."""
         with self._lock:
             return 0.0 if self._deadline is None else max(self._deadline - self._clock(), 0.0)
 
@@ -70,15 +70,15 @@ class LeaseGuard:
         if self._deadline is not None and self._clock() < self._deadline:
             return
         if self._deadline is not None and self._deadline != float("-inf"):
-            self._deadline, self._reason = float("-inf"), "its term passed without a renewal"
-        raise Fenced(f"{self.lease} is not ours: {self._reason}", lease=self.lease, fence=self.fence)
+            self._deadline, self._reason = float("-inf"), "its term ended without a renewal"
+        raise Fenced(f"this pod does not hold {self.lease}: {self._reason}", lease=self.lease, fence=self.fence)
 
 
 class FencedStore(ObjectStore):
-    """An object store that is written to only while the lease is ours, and waited for where it has to be read."""
+    """An object store that writes only while the lease is held, and waits for an unavailable store on reads."""
 
     def __init__(self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None], patience_s: float) -> None:
-        """A store that is away is asked again for `patience_s`; `check` is called meanwhile, and raises to give up."""
+        """Reads are retried for `patience_s`; `check` is called meanwhile and raises to cancel."""
         self._store, self._guard, self._check, self._patience_s = store, guard, check, patience_s
         self.url = store.url
 
@@ -114,5 +114,5 @@ class FencedStore(ObjectStore):
             except Unavailable as error:
                 if time.monotonic() > deadline:
                     raise
-                logger.info("the store is waited for: %s", error.message)
+                logger.info("waiting for the object store: %s", error.message)
             pause(next(waits), self._check)

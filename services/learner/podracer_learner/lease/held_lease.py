@@ -1,4 +1,4 @@
-"""A lease that is held: what keeps it alive from a thread of its own, and what it allows."""
+"""A held lease, with the thread that renews it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ROUND_OVER = cohort_pb2.Problem(reason="ROUND_OVER", message="the lead has ended
 
 
 class Renewal:
-    """Renews every third of a term, sooner where evaluations wait. Progress is whatever was reported last.
+    """Renews every third of a term, or sooner if evaluations wait, with the last reported progress.
 
-    A refusal revokes the guard; silence lets it run out. Orders are listened for between renewals.
+    A refusal revokes the guard; without answers it expires. Orders also arrive between renewals.
     """
 
     def __init__(self, control: LeaseControl, guard: LeaseGuard, term_s: float) -> None:
@@ -48,23 +48,23 @@ class Renewal:
 
     @property
     def action(self) -> pod_service_pb2.LeaseAction.ValueType:
-        """What the orchestrator wants."""
+        """The orchestrator's current order."""
         return self._action
 
     @property
     def calls_back(self) -> bool:
-        """Whether the orchestrator wants it back, undone: to stop this pod, or to have it work for another job."""
+        """Whether the orchestrator recalls the lease, to stop this pod or to have it work for another job."""
         return self._action in (pod_service_pb2.LEASE_ACTION_DRAIN, pod_service_pb2.LEASE_ACTION_RELEASE)
 
     def start(self) -> None:
-        """Renew once, which makes the guard valid, and go on in the thread. Raises Fenced, or Unavailable where the
+        """Renew once, which makes the guard valid, and start the thread. Raises Fenced, or Unavailable if the
         orchestrator does not answer."""
         self._renew()
         self._thread.start()
         threading.Thread(target=self._listen, name="lease-orders", daemon=True).start()
 
     def stop(self) -> None:
-        """Renew no more. What has not been delivered stays in `undelivered`."""
+        """Stop renewing. Undelivered evaluations stay in `undelivered`."""
         self._stopped.set()
         self._wake.set()
         if self._orders is not None:
@@ -73,14 +73,14 @@ class Renewal:
             self._thread.join(_TIMEOUT_S)
 
     def report(self, progress: pod_service_pb2.RenewLeaseRequest) -> None:
-        """Have the next renewal tell this; the first report is told soon."""
+        """Send this progress with the next renewal; the first report is sent soon."""
         with self._lock:
             first, self._progress = not self._progress.members, progress
         if first:
             self._wake.set()
 
     def add_evaluations(self, evaluations: Iterable[agent_pb2.Evaluation]) -> None:
-        """Have the next renewal deliver these; of the looks of one agent only the newest."""
+        """Deliver these with the next renewal; of an agent's looks only the newest."""
         with self._lock:
             for evaluation in evaluations:
                 if evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
@@ -90,7 +90,7 @@ class Renewal:
         self._wake.set()
 
     def undelivered(self) -> list[agent_pb2.Evaluation]:
-        """Evaluations that no renewal has delivered for certain."""
+        """Evaluations without a confirmed delivery."""
         with self._lock:
             return [*self._candidates.values(), *self._looks.values()]
 
@@ -110,18 +110,18 @@ class Renewal:
                 logger.warning("%s", error.message)
                 return
             except (Unavailable, DeadlineExpired) as error:
-                logger.info("a renewal was not answered: %s", error.message)
+                logger.info("no answer to a lease renewal, retrying: %s", error.message)
                 wait_s = next(retries)
             except PodracerError as error:
                 self._guard.revoke(error.message)
-                logger.warning("a renewal was refused: %s", error.message)
+                logger.warning("the orchestrator refused a lease renewal: %s", error.message)
                 return
             else:
                 retries.reset()
                 wait_s = self._term_s / 3
 
     def _listen(self) -> None:
-        """Hear orders at once. Where that fails, renewals bring them."""
+        """Receive orders at once. If that fails, renewals bring them."""
         retries = Backoff(*_AWAY_S)
         while not self._stopped.is_set():
             try:
@@ -132,9 +132,9 @@ class Renewal:
                     self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
                     retries.reset()
             except (Unavailable, DeadlineExpired) as error:
-                logger.debug("orders are not heard: %s", error.message)
+                logger.debug("the stream of orders failed, retrying: %s", error.message)
             except PodracerError as error:
-                logger.debug("orders come with renewals only: %s", error.message)
+                logger.debug("receiving orders with renewals only: %s", error.message)
                 return
             self._stopped.wait(next(retries))
 
@@ -170,7 +170,7 @@ class Interrupted(PodracerError):
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """`store` is the object store, written to only while the lease is ours. `received_at`, on the monotonic clock;
+    """`store`: the object store, which writes only while the lease is held. `received_at`: on the monotonic clock;
     `used_before`: this process's processor seconds then."""
 
     lease: pod_service_pb2.Lease

@@ -1,4 +1,4 @@
-"""The round of the moment for threads that serve: what it does (LearnerStatus), what they may ask (Commands)."""
+"""Access of serving threads to the current round: its state (LearnerStatus) and requests to it (Commands)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMEOUT_S = 30.0
 
 
 class TrainingControl(Protocol):
-    """The round as far as others may touch it; every method runs in the main thread."""
+    """The round's interface for other threads; every method runs in the main thread."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -42,7 +42,7 @@ class TrainingControl(Protocol):
 
 
 class Commands:
-    """Requests to the round of the moment."""
+    """Requests to the current round."""
 
     def __init__(self) -> None:
         self._work = WorkQueue()
@@ -51,7 +51,7 @@ class Commands:
 
     @contextmanager
     def serving(self, current: TrainingControl) -> Iterator[None]:
-        """Have requests answered from this round; `run_pending` does it."""
+        """Answer requests from this round, in `run_pending`."""
         with self._lock:
             self._round = current
         try:
@@ -62,11 +62,11 @@ class Commands:
             self._work.run_pending()
 
     def run_pending(self) -> None:
-        """Answer what waits. Main thread."""
+        """Answer waiting requests. Called in the main thread."""
         self._work.run_pending()
 
     def fetch_policy(self, agent: str) -> tuple[list[str], int, dict[str, Tensor]]:
-        """Agents, version and tensors of one member, or of all where `agent` is empty."""
+        """Agents, version and tensors of one member, or of all if `agent` is empty."""
 
         def fetch(current: TrainingControl) -> tuple[list[str], int, dict[str, Tensor]]:
             members = _members(current, [agent] if agent else [])
@@ -83,12 +83,12 @@ class Commands:
             with self._lock:
                 current = self._round
             if current is None:
-                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
             return question(current)
 
         with self._lock:
             if self._round is None:
-                raise PreconditionFailed("this learner trains nobody now", reason="NO_LEASE")
+                raise PreconditionFailed("this learner is not training now", reason="NO_LEASE")
             future = self._work.submit(task)
         try:
             return future.result(_TIMEOUT_S)
@@ -97,7 +97,7 @@ class Commands:
 
 
 def _members(current: TrainingControl, agents: Sequence[str]) -> list[int]:
-    """Indices of agents; of all where none is named. Raises NotFound for one that is not of this cohort."""
+    """Indices of agents, or of all if none is named. Raises NotFound for an agent of another cohort."""
     known = list(current.agents)
     for agent in agents:
         if agent not in known:
@@ -107,7 +107,7 @@ def _members(current: TrainingControl, agents: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One look at the learner; replaced as a whole."""
+    """A snapshot of the learner; replaced as a whole."""
 
     state: learner_service_pb2.LearnerState.ValueType = learner_service_pb2.LEARNER_STATE_IDLE
     lease: str = ""
@@ -129,11 +129,11 @@ class LearnerStatus:
         self.presence = Presence()
 
     def idle(self) -> None:
-        """Waits for work."""
+        """The learner waits for work."""
         self.presence = Presence()
 
     def draining(self) -> None:
-        """Is about to stop."""
+        """The learner is about to stop."""
         self.presence = Presence(learner_service_pb2.LEARNER_STATE_DRAINING)
 
     def training(
@@ -143,7 +143,7 @@ class LearnerStatus:
         env_steps_per_second: float,
         setup: RoundSetup,
     ) -> None:
-        """Where the round stands."""
+        """The progress of the round."""
         source, backend = setup.source, setup.backend
         self.presence = Presence(
             learner_service_pb2.LEARNER_STATE_TRAINING,
@@ -160,7 +160,7 @@ class LearnerStatus:
         )
 
     def working(self, lease: pod_service_pb2.Lease) -> None:
-        """Has just leased something."""
+        """The learner has leased work."""
         training = lease.WhichOneof("work") in ("train", "follow")
         state = learner_service_pb2.LEARNER_STATE_TRAINING if training else learner_service_pb2.LEARNER_STATE_BUSY
         self.presence = Presence(state, lease.name, lease.fence, _agents(lease))

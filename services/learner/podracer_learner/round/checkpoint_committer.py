@@ -1,4 +1,4 @@
-"""Members' checkpoints of a lease: which are written, and which have been committed."""
+"""Members' checkpoints of a lease: writing and committing."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ HURRY_S = 10.0
 
 
 class StoreAway(Unavailable):
-    """The object store has taken nothing for longer than it is waited for."""
+    """The object store has accepted no write within the patience."""
 
     reason = "STORE_AWAY"
 
 
 class CheckpointCommitter:
-    """Writes members' checkpoints, each once, and commits them as soon as they are in the store: at once where the
-    store is a folder, behind training where it is not.
+    """Writes members' checkpoints, each once, and commits them as soon as they are in the store: at once in a folder,
+    else in the background of training.
 
-    furthest_steps   of a member in a checkpoint, in this lease; -1 before the first
+    furthest_steps   the most steps of a member in a checkpoint of this lease; -1 before the first
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class CheckpointCommitter:
         patience_s: float,
         interrupted: Callable[[], bool],
     ) -> None:
-        """`replays` go along with members of `session`. `patience_s`: how long the store is waited for where nothing
-        can go on without it; a round that is `interrupted` waits for less."""
+        """`replays`: the members' transitions. `patience_s`: how long to wait for the store if it is required; a round
+        that is `interrupted` waits for less."""
         self._held, self._writer, self._replays, self._session = held, writer, replays, session
         self._patience_s, self._interrupted = patience_s, interrupted
         self._agents = [agent.name for agent in held.lease.train.cohort.members]
@@ -67,15 +67,15 @@ class CheckpointCommitter:
 
     @property
     def is_due(self) -> bool:
-        """Whether a commit, or an attempt that had to be given up, is long enough ago; never while one is under way."""
+        """Whether the last commit or attempt is long enough ago; never while one is in progress."""
         return not self._under_way and time.monotonic() - self._tried_at >= self._interval_s
 
     def written(self, member: int, env_steps: int) -> agent_pb2.CheckpointReference:
-        """What has been written of a member at so many steps of this lease."""
+        """The written checkpoint of a member at so many steps of this lease."""
         return self._written[member, env_steps]
 
     def member_checkpoint(self, outcome: MemberOutcome) -> pod_service_pb2.MemberCheckpoint:
-        """That of an outcome which has been written."""
+        """The checkpoint of a written outcome."""
         return self._member_checkpoint(outcome.member, outcome.env_steps, failed=outcome.failed)
 
     def commit_now(self, members: Sequence[int], patience_s: float = math.inf) -> list[agent_pb2.CheckpointReference]:
@@ -88,7 +88,7 @@ class CheckpointCommitter:
         return [one.checkpoint for one in written]
 
     def commit_behind(self) -> None:
-        """Write all members where it is time; training goes on until they are in the store and have been committed."""
+        """Write all members if it is time; training continues while they are stored and committed."""
         if self.is_due:
             outcomes = self._session.outcomes()
             if self._try_write([self._final(outcome) for outcome in outcomes]):
@@ -96,21 +96,21 @@ class CheckpointCommitter:
         self.go_on()
 
     def commit_winner(self, confirmed: Judgement) -> None:
-        """Have the snapshot that reached the target count, unless its member has come further already."""
+        """Commit the snapshot that reached the target, unless a later one of its member is committed."""
         self._write_lasting([self._candidate(confirmed, self._session.outcomes())])
         member, env_steps = confirmed.member, confirmed.env_steps
         if env_steps > self._committed_steps.get(self._agents[member], -1):
             self._commit([self._member_checkpoint(member, env_steps, failed=False)])
 
     def write_last(self, outcomes: Sequence[MemberOutcome]) -> None:
-        """Write what the result names: every member's last state, and its candidate. Where these are the same, the one
+        """Write the checkpoints of the result: every member's last state, and its candidate. If these are the same, one
         checkpoint with the evaluation is both."""
         writes = [self._candidate(one.candidate, outcomes) for one in outcomes if one.candidate is not None]
         writes += [self._final(outcome) for outcome in outcomes]
         self._write_lasting(list({(write.member, write.env_steps): write for write in reversed(writes)}.values()))
 
     def go_on(self) -> None:
-        """Commit what is under way, if the store has it by now; while the orchestrator is away try now and then."""
+        """Commit written checkpoints once the store has them; retry while the orchestrator does not answer."""
         if self._call is not None:
             if self._call.done():
                 self._end_call(self._call)
@@ -118,23 +118,23 @@ class CheckpointCommitter:
             self._call = self._held.control.begin_commit(self._under_way)
 
     def _try_write(self, writes: Sequence[MemberWrite]) -> bool:
-        """Write without waiting for the store; false, with a warning, where that cannot be done now."""
+        """Write without waiting for the store; False, with a warning, if that is impossible now."""
         try:
             self._write(writes)
         except (Unavailable, Exhausted) as error:
-            logger.warning("no checkpoint now: %s", error.message)
+            logger.warning("cannot write a checkpoint now: %s", error.message)
             self._tried_at = time.monotonic()
             return False
         return True
 
     def _write_lasting(self, writes: Sequence[MemberWrite], patience_s: float = math.inf) -> None:
-        """Write, wait until all that was written is in the store, and commit what is under way."""
+        """Write, wait until everything is in the store, and commit."""
 
         def has_written() -> bool:
             try:
                 self._write(writes)
             except (Unavailable, Exhausted) as error:
-                logger.info("a checkpoint waits: %s", error.message)
+                logger.info("waiting to write a checkpoint: %s", error.message)
                 return False
             return True
 
@@ -143,7 +143,7 @@ class CheckpointCommitter:
         self._commit_begun()
 
     def _commit(self, members: list[pod_service_pb2.MemberCheckpoint]) -> None:
-        """Have them count; they have to last."""
+        """Commit them; they are in the store."""
         self._held.control.commit(members)
         self._note_committed(members)
 
@@ -166,7 +166,7 @@ class CheckpointCommitter:
             with translated_errors(method="CommitCheckpoint"):
                 call.result()
         except (Unavailable, DeadlineExpired) as error:
-            logger.info("a commit waits, the orchestrator does not answer: %s", error.message)
+            logger.info("waiting to commit, no answer from the orchestrator: %s", error.message)
             self._again_at = time.monotonic() + next(self._waits)
             return
         self._waits.reset()
@@ -186,7 +186,7 @@ class CheckpointCommitter:
             self._held.guard.check()
             patience_s = min(self._patience_s, most_s, HURRY_S if self._interrupted() else math.inf)
             if time.monotonic() - began_at > patience_s:
-                raise StoreAway(f"{self._held.store.url} has taken nothing for {patience_s:.0f} s")
+                raise StoreAway(f"{self._held.store.url} has accepted no write for {patience_s:.0f} s")
             time.sleep(_POLL_S)
 
     def _final(self, outcome: MemberOutcome) -> MemberWrite:

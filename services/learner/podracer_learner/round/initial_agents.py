@@ -1,4 +1,4 @@
-"""How a lease's members begin: resumed, inherited or fresh, and the transitions that this learner has kept of them."""
+"""The members' initial states: resumed, inherited or fresh, and the transitions that this learner has kept."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SMALL_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class InitialAgents:
-    """Where the members' environments begin.
+    """The initial states of the members' environments.
 
     step_count    int64 [M]: steps per environment that each agent has taken, its place in its random streams
-    environments  the states to go on from; None: new episodes
+    environments  the states to continue from; None: new episodes
     rank          of this learner among several of the same agents
-    replay_files  files of transitions in the checkpoints that members go on from
+    replay_files  files of transitions in the checkpoints that members continue from
     """
 
     step_count: torch.Tensor
@@ -59,10 +59,10 @@ def load_initial_agents(
     replays: ReplayCache,
     rank: int = 0,
 ) -> InitialAgents:
-    """Put every member where it begins, with its transitions where `replays` or its checkpoint has them.
+    """Load every member's initial state, and its transitions if `replays` or its checkpoint has them.
 
-    The environments of a checkpoint are the lead's, of rank 0; others begin new episodes.
-    Raises DataCorrupted or NotFound for a checkpoint that is not as committed, InvalidInput for one that does not fit.
+    The environments of a checkpoint are the lead's (rank 0); other ranks begin new episodes. Raises DataCorrupted or
+    NotFound for a checkpoint that differs from what was committed, InvalidInput for one that does not fit.
     """
     references = [_references(agent) for agent in agents]
     transitions = [replays.find(agent, follows=rank > 0) for agent in agents]
@@ -98,7 +98,7 @@ def load_initial_agents(
 
 
 def _references(agent: agent_pb2.AgentSpec) -> list[agent_pb2.CheckpointReference]:
-    """The checkpoints that a member begins with."""
+    """The checkpoints that a member starts from."""
     if agent.HasField("resume"):
         return [agent.resume]
     initialization = agent.initialization
@@ -127,8 +127,8 @@ def _inherit(
 
 
 class StoredReplays:
-    """Which transitions go into checkpoints: all where the job asks for them (`keep_replay`), else those of an agent
-    that has few of them, where the store is a folder: what they save is worth more than so much of a disk."""
+    """Selects the transitions for checkpoints: all if the job asks for them (`keep_replay`), else those of agents with
+    few of them if the store is a folder, where they are worth the disk space."""
 
     def __init__(self, algorithm: Algorithm, store_url: str, *, asked_for: bool) -> None:
         self._algorithm, self._asked_for = algorithm, asked_for
@@ -142,9 +142,9 @@ class StoredReplays:
 
 
 class ReplayCache:
-    """Of the last lease only, in the host's memory, of which it takes at most half of what is free.
+    """Transitions of the last lease in the host's memory, in at most half of what is free.
 
-    What is to survive this process is in the checkpoints (`keep_replay`).
+    Transitions that must survive this process are in the checkpoints (`keep_replay`).
     """
 
     def __init__(self) -> None:
@@ -154,28 +154,28 @@ class ReplayCache:
     def keep(
         self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec], outcomes: Sequence[MemberOutcome]
     ) -> None:
-        """Remember these in place of the ones before, as many as there is room for."""
+        """Keep these instead of the former ones, as many as there is room for."""
         steps = {outcome.member: base_env_steps(agents[outcome.member]) + outcome.env_steps for outcome in outcomes}
         self._keep(algorithm, ((agents[member].name, member, env_steps) for member, env_steps in steps.items()))
 
     def keep_followed(self, algorithm: Algorithm, agents: Sequence[agent_pb2.AgentSpec]) -> None:
-        """The same of a follower's: its own part of what the agents have seen, wherever their lead has taken them."""
+        """Keep a follower's transitions: its own part of the agents' experience, however far the lead has trained."""
         self._keep(algorithm, ((agent.name, member, None) for member, agent in enumerate(agents)))
 
     def find(self, agent: agent_pb2.AgentSpec, *, follows: bool = False) -> Mapping[str, Tensor] | None:
-        """The transitions of an agent that goes on just where it stood, or with several learners; None where there are
-        none. `follows`: also of one that has gone on elsewhere meanwhile."""
+        """The transitions of an agent that continues exactly where it stood, or with several learners; None if there
+        are none. `follows`: also of an agent that was trained elsewhere meanwhile."""
         env_steps, state = self._kept.get(agent.name, (-1, None))
         if not agent.HasField("resume"):
             return None
         return state if follows or env_steps in (None, agent.resume.env_steps) else None
 
     def of_parent(self, agent: agent_pb2.AgentSpec) -> Mapping[str, Tensor] | None:
-        """What the first parent of an agent that inherits transitions has seen, also since its checkpoint."""
+        """The transitions of the first parent of an agent that inherits them, including those after its checkpoint."""
         return self._kept.get(agent.initialization.parents[0].agent, (None, None))[1]
 
     def forget(self) -> None:
-        """Give back the memory: who has just begun has taken what there was."""
+        """Free the memory: the new round has taken what it needs."""
         self._kept.clear()
 
     def _keep(self, algorithm: Algorithm, members: Iterable[tuple[str, int, int | None]]) -> None:

@@ -1,4 +1,4 @@
-"""What a grant leaves open: when its round ends, and how many environments an agent has, by device and algorithm."""
+"""The parts of a round that its grant leaves open: its end, and an agent's environments by device and algorithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from podracer_core.training.sizes import usual_envs_per_member
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
-    """When the round ends and how it is judged."""
+    """The round's end and evaluation."""
     budget, objective = work.budget, Objective.from_message(work.objective)
     return RoundPlan(
         env_steps=budget.env_steps_per_member,
@@ -31,7 +31,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
 def envs_per_member(
     work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str, *, horizon: int = 1, here: bool = True
 ) -> int:
-    """As the job says, else as `usual_envs_per_member`."""
+    """The job's number of environments, else `usual_envs_per_member`."""
     if work.cohort.envs_per_member:
         return work.cohort.envs_per_member
     return usual_envs_per_member(
@@ -46,7 +46,7 @@ def envs_per_member(
 
 
 def describe_sizes(algorithm: Algorithm, envs: int) -> str:
-    """One line for people; `envs` of each member."""
+    """A text of one line; `envs` of each member."""
     parts = [str(algorithm.device), f"{envs:,} environments each", f"horizon {algorithm.horizon}"]
     sizes = algorithm.cohort.shared_values(find_algorithm(algorithm.cohort.algorithm))
     size = sizes.get("minibatch_size", sizes.get("batch_size"))

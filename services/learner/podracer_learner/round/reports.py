@@ -1,4 +1,4 @@
-"""What a round tells: its values as messages to the orchestrator, metrics and spans."""
+"""The reports of a round: messages to the orchestrator, metrics and spans."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PURPOSES = {
 
 
 def problem_message(error: PodracerError, detail: str = "") -> cohort_pb2.Problem:
-    """An error as part of a result; of a user's code with the user's own traceback, of a bad object with its key."""
+    """An error as a message: with the traceback of a user's code, or the key of a bad object."""
     if isinstance(error, UserCodeFailed):
         detail = error.user_traceback
     subject = error.metadata.get("file", "") if isinstance(error, DataCorrupted) else ""
@@ -65,7 +65,7 @@ def evaluation_message(
 def member_progress(
     agent: str, env_steps: int, used_s: float, evaluation_s: float, members: int, failed: bool
 ) -> pod_service_pb2.MemberProgress:
-    """What counts of a member at one moment: steps and cost since the lease began."""
+    """A member's counted progress: steps and cost since the lease began."""
     return pod_service_pb2.MemberProgress(
         agent=agent,
         env_steps=env_steps,
@@ -112,7 +112,7 @@ def work_span(lease: pod_service_pb2.Lease) -> Span:
 
 
 class RoundMeter:
-    """Counts what a round has done since it was last asked."""
+    """Adds a round's progress since the last call to the metrics."""
 
     def __init__(self, session: TrainingSession, algorithm: Algorithm, source: RolloutSource) -> None:
         self._session, self._algorithm, self._source = session, algorithm, source
@@ -121,7 +121,7 @@ class RoundMeter:
         self._seconds: dict[str, float] = {}
 
     def count(self, progress: Progress) -> None:
-        """Where the round stands now."""
+        """Count the round's progress up to now."""
         if not metrics.are_wanted():
             return
         steps, seconds = sum(progress.env_steps), self._session.phases.seconds
@@ -136,7 +136,7 @@ class RoundMeter:
 
 
 class RoundReports:
-    """Tells a TRAIN lease's progress and evaluations to its renewals, and its progress to who looks at this learner."""
+    """Reports a TRAIN lease's progress and evaluations to its renewals, and its progress to the learner's status."""
 
     def __init__(self, held: HeldLease, setup: RoundSetup, session: TrainingSession, status: LearnerStatus) -> None:
         self._held, self._setup, self._session, self._status = held, setup, session, status
@@ -149,7 +149,7 @@ class RoundReports:
         self.all_failed = False
 
     def report(self, interval_s: float = 0.0) -> None:
-        """Have the next renewal tell where the round stands, unless that was done less than `interval_s` ago."""
+        """Send the round's progress with the next renewal, at most once per `interval_s`."""
         now = time.monotonic()
         if now - self._reported_at < interval_s:
             return
@@ -190,5 +190,5 @@ class RoundReports:
         self._held.renewal.add_evaluations(messages)
 
     def message_of(self, candidate: Judgement) -> agent_pb2.Evaluation:
-        """What was delivered of a snapshot that is kept."""
+        """The delivered evaluation of a kept snapshot."""
         return next(message for judged, message in self._judged if judged is candidate)

@@ -1,4 +1,4 @@
-"""A TRAIN grant -> what the core needs to train it, in the fused or the split layout."""
+"""A TRAIN grant -> everything that the core needs to train it, in the fused or the split layout."""
 
 from __future__ import annotations
 
@@ -51,10 +51,9 @@ _UNLIMITED_EPISODE_STEPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
-    """Everything that a round needs. `spaces` are those of the batch, `episode_steps` an episode's at most, `held` is
-    what `close` closes. `environment` is as the job names it: its files are in the object store. Without a `backend`
-    nothing is evaluated here. `replay_files` are those of the checkpoints that members go on from. `sizes`: for
-    people."""
+    """Everything that a round needs. `spaces`: of the batch; `episode_steps`: the most steps of an episode; `held`:
+    closed by `close`; `environment`: the job's, with files in the object store; `backend`: None for a learner that does
+    not evaluate; `replay_files`: of the checkpoints that members continue from; `sizes`: a text."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -69,7 +68,7 @@ class RoundSetup:
     held: ExitStack
 
     def close(self) -> None:
-        """End sessions and environments, and then let go the files that these came from."""
+        """Close sessions and environments, and then release their files."""
         self.held.close()
 
 
@@ -81,11 +80,11 @@ def set_up_round(
     replays: ReplayCache,
     rank: int = 0,
 ) -> RoundSetup:
-    """Build the cohort, put every member where it begins, and open what collects and evaluates.
+    """Build the cohort, load every member's initial state, and open rollout source and evaluation backend.
 
-    `user_files` has the environment's files and the store. rank: of this learner among several of the same agents; all
-    but the lead, 0, begin new episodes in environments of their own, and evaluate nothing. Raises UserCodeFailed where
-    the environment does not start, InvalidInput for work that cannot be right, and what `user_files` raises.
+    `user_files` has the environment's files and the store. rank: of this learner among several of the same agents. All
+    but the lead (rank 0) begin new episodes in their own environments and do not evaluate. Raises UserCodeFailed if the
+    environment does not start, InvalidInput for invalid work, and the errors of `user_files`.
     """
     begin = functools.partial(
         load_initial_agents, agents=work.cohort.members, store=user_files.store, replays=replays, rank=rank
@@ -107,7 +106,7 @@ def _set_up_fused(
     placed: EnvironmentSpec,
     held: ExitStack,
 ) -> RoundSetup:
-    """`placed` is the environment with its files; `held` takes what has to be closed, and goes to the round."""
+    """`placed`: the environment with its files; `held` collects what the round has to close."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     device = device_for(config.device, spec)
     horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
@@ -167,7 +166,7 @@ def _set_up_split(
     fetched: FetchedFiles,
     held: ExitStack,
 ) -> RoundSetup:
-    """`fetched` are the environment's files; `held` takes what has to be closed, and goes to the round."""
+    """`fetched`: the environment's files; `held` collects what the round has to close."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     description = _description(work)
     spaces = _array_spaces(description)
@@ -231,7 +230,7 @@ def _remote_backend(
 def _array_spaces(
     description: environment_pb2.EnvironmentDescription,
 ) -> tuple[gymnasium.Space[object], gymnasium.Space[object]]:
-    """The spaces as a batch shows them: flat observations."""
+    """The spaces of the batch, with flat observations."""
     observation_space = to_gymnasium(space_from_message(description.observation_space))
     action_space = to_gymnasium(space_from_message(description.action_space))
     return observation_array_space(observation_space), action_array_space(action_space)
@@ -240,8 +239,8 @@ def _array_spaces(
 def require_same_environment(
     expected: environment_pb2.EnvironmentDescription, started: environment_pb2.EnvironmentDescription
 ) -> None:
-    """Raise PreconditionFailed (ENVIRONMENT_MISMATCH) where what a worker has started has other shapes than the job's
-    environment: an installed package of another version, say."""
+    """Raise PreconditionFailed (ENVIRONMENT_MISMATCH) if a worker's environment has other shapes than the job's, for
+    example because another version of a package is installed."""
     wanted, there = (", ".join(map(_shape_text, _array_spaces(one))) for one in (expected, started))
     if wanted != there:
         raise PreconditionFailed(
@@ -253,7 +252,7 @@ def require_same_environment(
 
 
 def _shape_text(space: gymnasium.Space[object]) -> str:
-    """`Box [4] float32`, `Discrete(2)`: without its bounds."""
+    """A space without its bounds: `Box [4] float32`, `Discrete(2)`."""
     if isinstance(space, gymnasium.spaces.Box):
         return f"Box {list(space.shape)} {space.dtype}"
     return str(space)

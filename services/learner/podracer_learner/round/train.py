@@ -1,4 +1,4 @@
-"""One TRAIN lease: the core's round, with checkpoints, renewals and a result around it."""
+"""One TRAIN lease: the core's round, with checkpoints, renewals and a result."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _REPORT_INTERVAL_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds for which what is away is waited for where nothing can go on without it."""
+    """Seconds to wait for an unavailable peer or store that is required."""
 
     evaluator_s: float
     store_s: float
 
 
 class TrainRun:
-    """Trains until the budget is used, the target is reached, or someone says stop."""
+    """Trains until the budget is used, the target is reached, or the learner is told to stop."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TrainRun:
         patience: Patience,
         fusion: EpochFusion | None,
     ) -> None:
-        """`fusion`: with followers, whose steps count as this learner's own once they are fused."""
+        """`fusion`: with followers, whose steps count as this learner's once they are fused."""
         work, lease = held.lease.train, held.lease
         self._held, self._setup, self._stop, self._commands = held, setup, stop, commands
         self._members = list(work.cohort.members)
@@ -89,7 +89,7 @@ class TrainRun:
         self.outcomes: Sequence[MemberOutcome] = []  # once the work is completed
 
     def run(self) -> bool:
-        """Train and complete the work. False where it was interrupted: then what there is has been committed."""
+        """Train and complete the work. False if it was interrupted; then the current state is committed."""
         try:
             return self._run()
         finally:
@@ -108,7 +108,7 @@ class TrainRun:
             logger.info("interrupted while waiting")
         except StoreAway:
             raise
-        except (Unavailable, DeadlineExpired):  # a peer is lost: who goes on elsewhere shall have what there is
+        except (Unavailable, DeadlineExpired):  # a peer is lost: commit the state for the pod that continues
             self._checkpoints.commit_now(range(len(self._members)))
             raise
         self._checkpoints.commit_now(range(len(self._members)))
@@ -120,11 +120,11 @@ class TrainRun:
         return algorithm.version, {name: one[list(members)] for name, one in algorithm.actor_state().items()}
 
     def checkpoint_now(self, members: Sequence[int]) -> list[agent_pb2.CheckpointReference]:
-        """Write and commit these members as they are, at somebody's request, who waits for it as training does."""
+        """Write and commit these members as they are, on request. Training and the caller wait for it."""
         return self._checkpoints.commit_now(members, HURRY_S)
 
     def _evaluation_attributes(self) -> dict[str, float]:
-        """What an evaluator's orders have taken; where there is none they are a phase of this process."""
+        """The evaluator's time on orders; without an evaluator they are a phase of this process."""
         selection, backend = self._session.selection, self._setup.backend
         if selection is None or backend is None or backend.blocking:
             return {}
@@ -158,7 +158,7 @@ class TrainRun:
         if wants_look and self._checkpoints.furthest_steps >= max(session.moment().env_steps):
             session.step()  # else the last state could be given no evaluation
         if self._fusion is not None:
-            self._fusion.finish()  # nobody has to wait for the evaluations and the checkpoints
+            self._fusion.finish()  # followers need not wait for the evaluations and the checkpoints
         if session.confirmed is not None:
             self._commit_winner(session.confirmed)
         elif selection is not None:
@@ -172,7 +172,7 @@ class TrainRun:
         self._complete(outcomes)
 
     def _commit_winner(self, confirmed: Judgement) -> None:
-        """Who reached the target comes first: its checkpoint counts before anything else is written."""
+        """Commit the member that reached the target first, before anything else is written."""
         self._reports.deliver()
         self._checkpoints.commit_winner(confirmed)
         logger.info(

@@ -1,6 +1,6 @@
 """Rollouts from workers.
 
-source, rollouts                the workers' parts put together
-crew, shares                    who has which environments; what becomes of those that are late or lost
-link, collect_stream, discovery one worker and the stream to it; where they are
+source, rollouts                rollouts joined from the workers' parts
+crew, shares                    which worker has which environments; late and lost workers
+link, collect_stream, discovery one worker and the stream to it; finding workers
 """

@@ -1,4 +1,4 @@
-"""One stream to a worker: weights and requests go out, rollouts come back by the carrier that was agreed on."""
+"""One stream to a worker: weights and requests go out, rollouts come back by the negotiated carrier."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A rollout of one worker's environments, and where they stand after it (empty where that was not asked for).
+    """A rollout of one worker's environments, and their states after it (empty if not requested).
 
-    live_environments   of all members together, those that gave at least one valid row
+    live_environments   of all members together, those with at least one valid row
     received_at         on the monotonic clock
-    processor_s         that the worker has used for it
+    processor_s         processor seconds of the worker for it
     """
 
     rollout: Rollout
@@ -56,7 +56,7 @@ class CollectStream:
     """A session with a worker.
 
     send   never waits
-    poll   what has come, if anything; raises what ended the stream
+    poll   the next item, if one has arrived; raises the error that ended the stream
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class _Decoder:
     """Responses -> items, in the stream's receiving thread."""
 
     def __init__(self, address: str, offering: CarrierOffering) -> None:
-        """Nothing may come before `give_back` is set: it sends a slot's return."""
+        """`give_back` sends a slot's return; it must be set before the first item arrives."""
         self._address, self._offering = address, offering
         self.give_back: Callable[[tensor_pb2.SlotReturn], None] | None = None
         self._tensors = TensorDecoder()

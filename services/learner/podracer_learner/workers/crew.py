@@ -1,8 +1,8 @@
-"""The workers of a round: who has which environments, and what becomes of them when workers leave, come or are slow.
+"""The workers of a round: how environments are shared among them as workers leave, join or are slow.
 
-A part whose worker is lost goes to a spare one at once, where there is one. Else the worker is looked for, and after a
-few seconds all environments are shared anew by those that are left; likewise where workers have come, and where some
-are so slow that others wait for them. Whoever gets other environments than before begins new episodes in them.
+The part of a lost worker goes to a spare worker at once, if there is one. Else the crew tries to reconnect, and after a
+few seconds shares all environments among the remaining workers. It also shares them anew when workers have joined, and
+when others wait for slow ones. A worker begins new episodes in environments that it did not have before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REBALANCE_S = 20.0
 _FROZEN_S = 20.0
 _FROZEN_FACTOR = 10.0
 _STARTING_S = 60.0  # environments may take long to start
-_SHORT_LIFE_S, _AVOIDED_S = 5.0, 30.0  # who loses a session so soon after it was opened has to wait so long for a part
+_SHORT_LIFE_S, _AVOIDED_S = 5.0, 30.0  # a worker whose session was shorter is not used for this time
 
 Assignment = Sequence[tuple[str, int]]
 """Address and number of environments of each worker, in the order of the parts."""
@@ -37,13 +37,13 @@ Assignment = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class CrewOptions:
-    """What a crew is for.
+    """The options of a crew.
 
     environments  of each member
-    most          workers at most; others are spares. 0: all
-    fixed         parts stay as they are: only a worker that will not do loses its own, a lost one is waited for
-    patience_s    how long too few workers are waited for
-    check         called while waiting; raises to give up
+    most          the most workers with a part; others are spares. 0: all
+    fixed         parts stay: only a refused worker loses its part, and a lost one is waited for
+    patience_s    how long to wait while there are too few workers
+    check         called while waiting; raises to cancel
     """
 
     environments: int
@@ -54,12 +54,13 @@ class CrewOptions:
 
 
 class WorkerCrew:
-    """`links` are in the order of their parts; `usual` is how long these take for a rollout. In one thread."""
+    """The workers of a round. `links` are in the order of their parts; `usual`: their usual time for a rollout. Used in
+    one thread."""
 
     def __init__(
         self, options: CrewOptions, directory: WorkerDirectory, news: threading.Event, link: LinkOptions
     ) -> None:
-        """Begins to look for workers, without waiting. `link.arrived` sets `news`."""
+        """Starts looking for workers, without waiting. `link.arrived` sets `news`."""
         self._options, self._directory, self._news, self._link_options = options, directory, news, link
         self.links: list[WorkerLink] = []
         self.usual = UsualDuration()
@@ -74,8 +75,8 @@ class WorkerCrew:
         return sum(link.opened for link in self.links)
 
     def poll(self) -> None:
-        """Take what has come, and replace who is lost. Raises Unavailable (WORKER_LOST) where patience ends, what no
-        worker would do better, and why nobody will do where all are refused."""
+        """Take arrived rollouts and replace lost workers. Raises Unavailable (WORKER_LOST) when patience ends, errors
+        that any worker would have, and the reason if all workers are refused."""
         self._news.clear()
         self._options.check()
         if not self.links and self._discovery.known:
@@ -93,11 +94,11 @@ class WorkerCrew:
         self._require_enough()
 
     def wait(self, timeout_s: float) -> None:
-        """Until `poll` would find something."""
+        """Wait until `poll` has something to do."""
         self._news.wait(timeout_s)
 
     def regroup(self) -> None:
-        """Between two rollouts: share the environments anew, where that is due and nobody has begun the next one."""
+        """Between two rollouts: share the environments anew if that is due and no worker has begun the next one."""
         change = self.change_due()
         if change is not None and not any(
             link.arrivals or (link.times.outstanding and not link.late) for link in self.links
@@ -105,7 +106,7 @@ class WorkerCrew:
             self._assign(change)
 
     def change_due(self) -> Assignment | None:
-        """How the environments should be shared, where that is not as they are."""
+        """The new assignment of environments, if they should be shared differently."""
         now = time.monotonic()
         gone = [link for link in self.links if self._is_gone(link, now)]
         staying = [link for link in self.links if link not in gone]
@@ -135,7 +136,7 @@ class WorkerCrew:
             link.close()
 
     def _assign(self, wanted: Assignment) -> None:
-        """Give everybody a part; who has the same as before goes on."""
+        """Give each worker its part. Workers with an unchanged part continue."""
         before = {link.address: link for link in self.links}
         parts = consecutive([count for _, count in wanted])
         links = []
@@ -173,7 +174,7 @@ class WorkerCrew:
             self._discovery.take([one.address for one in self.links])
 
     def _give_up_frozen(self) -> None:
-        """A worker that is there but says nothing costs its own share only: where the others are enough, it is lost."""
+        """Give up connected workers that do not answer, if the others are enough: only their own share is lost."""
         if self._options.fixed:
             return
         now, answer_s = time.monotonic(), max(_FROZEN_S, _FROZEN_FACTOR * self.usual.grace_s)
@@ -182,10 +183,10 @@ class WorkerCrew:
             limit_s = answer_s if link.opened else _STARTING_S
             owes = link.lost_since is None and not link.arrivals and (link.is_busy or not link.opened)
             if owes and link.age_s(now) > limit_s and has_quorum(others, self._options.environments):
-                link.lose(DeadlineExpired(f"it has said nothing for {limit_s:.0f} s"))
+                link.lose(DeadlineExpired(f"no message from it for {limit_s:.0f} s"))
 
     def _link(self, address: str, part: Part, *, late: bool = False) -> WorkerLink:
-        """`late`: it has been with another part, so nobody waits for it with this one before it has been in time."""
+        """`late`: the worker was late with another part, so rollouts do not wait for it until it has been in time."""
         link = WorkerLink(address, functools.partial(self._directory.open, address), part, self._link_options)
         link.late = late
         return link
@@ -214,9 +215,9 @@ class WorkerCrew:
         if now - self._short_since > self._options.patience_s:
             lost = [link for link in self.links if link.lost_since is not None]
             waited = f"for {self._options.patience_s:.0f} s"
-            told = [f"worker {link.address} has been lost {waited}: {link.problem}" for link in lost]
+            told = [f"lost worker {link.address} {waited}: {link.problem}" for link in lost]
             raise Unavailable(
-                "; ".join(told) or f"no worker has been found {waited} at {self._directory}",
+                "; ".join(told) or f"found no worker {waited} at {self._directory}",
                 reason="WORKER_LOST",
                 worker=lost[0].address if lost else "",
             )
@@ -225,8 +226,8 @@ class WorkerCrew:
         return [address for address in self._discovery.free() if self._avoided.get(address, -math.inf) <= now]
 
     def _avoid(self, link: WorkerLink) -> None:
-        """Whoever will not do is not asked again. One of another build is: another one may have its address some day,
-        and discovery looks at builds."""
+        """Do not ask an unsuitable worker again. One of another build may be asked again: another worker may get its
+        address, and discovery checks builds."""
         now = time.monotonic()
         if link.refused and link.problem is not None and link.problem.reason != "BUILD_MISMATCH":
             self._avoided[link.address] = math.inf

@@ -1,4 +1,4 @@
-"""Where workers are, and which of those without a part have time."""
+"""Finds workers, and those without a part that are free."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ANSWER_S = 2.0
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """All IP addresses of a host name, in order; of one family, for a worker has one of each. May take seconds. Raises
-    OSError where the name stands for nothing."""
+    """All IP addresses of a host name, in order; of one family, as a worker has one of each. May take seconds. Raises
+    OSError if the name cannot be resolved."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     families = {family for family, *_ in found}
     wanted = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
@@ -37,7 +37,7 @@ def resolve_host(host: str, port: int) -> Sequence[str]:
 class WorkerDirectory:
     """Knows workers by their names, from round to round. `addresses` is for one thread, `open` for any.
 
-    absent   addresses at which the last round found nobody with time: the next one begins without them
+    absent   addresses at which the last round found no free worker: the next one begins without them
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class WorkerDirectory:
         options: ChannelOptions,
         resolve: Callable[[str, int], Sequence[str]] = resolve_host,
     ) -> None:
-        """names: `unix:///path`, `host:port`, `dns:///host:port`. Connects to nobody. Raises InvalidInput for one that
-        is malformed, or that plaintext may not go to."""
+        """names: `unix:///path`, `host:port`, `dns:///host:port`. Does not connect. Raises InvalidInput for a malformed
+        name, or one that requires TLS."""
         self._names = [parse_address(name) for name in names]
         self._token, self._options, self._resolve = token, options, resolve
         self._last: dict[Address, Sequence[str]] = {}
@@ -61,8 +61,8 @@ class WorkerDirectory:
         return ", ".join(map(str, self._names))
 
     def addresses(self) -> list[str]:
-        """Of all workers there are now, each once. May take seconds. A name that cannot be resolved stands for what it
-        stood for before."""
+        """The addresses of all current workers, each once. May take seconds. A name that cannot be resolved keeps its
+        former addresses."""
         found: dict[str, None] = {}
         for name in self._names:
             found |= dict.fromkeys(self._resolved(name) if _stands_for_several(name) else [str(name)])
@@ -71,8 +71,8 @@ class WorkerDirectory:
     def open(self, address: str) -> grpc.Channel:
         """A new channel to one of them, for the caller to close; it connects at the first call.
 
-        Nobody shares one: a call on a channel that another thread closes at that moment takes the process with it. And
-        a new one connects at once, where one that has failed would wait for up to two seconds.
+        Channels are not shared: a call on a channel that another thread is closing crashes the process. And a new
+        channel connects at once, while a failed one waits for up to two seconds.
         """
         return open_channel(address, self._token, self._options)
 
@@ -81,7 +81,7 @@ class WorkerDirectory:
             hosts = self._resolve(name.host, name.port)
         except OSError as error:
             if name not in self._silent:
-                logger.warning("%s cannot be resolved: %s", name, error)
+                logger.warning("cannot resolve %s: %s", name, error)
             self._silent.add(name)
             return self._last.get(name, ())
         self._silent.discard(name)
@@ -100,11 +100,11 @@ def _stands_for_several(name: Address) -> bool:
 
 
 class WorkerDiscovery:
-    """What it knows is at most a few seconds old. `known`: addresses of all workers; None as long as nobody has
-    looked."""
+    """Finds workers in a thread; its results are at most a few seconds old. `known`: addresses of all workers, None
+    before the first look."""
 
     def __init__(self, directory: WorkerDirectory, found: Callable[[], None], interval_s: float = _INTERVAL_S) -> None:
-        """`found` is called when there is something new."""
+        """`found` is called when workers are found or become free."""
         self._directory, self._found, self._interval_s = directory, found, interval_s
         self.known: Sequence[str] | None = None
         self._refused: set[str] = set()
@@ -115,16 +115,16 @@ class WorkerDiscovery:
         threading.Thread(target=self._run, name="worker-discovery", daemon=True).start()
 
     def free(self) -> list[str]:
-        """Workers that would take a session, as far as is known."""
+        """Workers that last reported room for a session."""
         return [address for address in self._free if address not in self._taken]
 
     def take(self, addresses: Collection[str]) -> None:
-        """These have a part, and are asked no more; nobody else is to be believed free before it was asked again."""
+        """These workers have a part and are not asked any more. Workers taken before count as free once asked again."""
         self._free = tuple(address for address in self._free if address not in self._taken)
         self._taken = frozenset(addresses)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._over.set()
 
     def _run(self) -> None:
@@ -132,7 +132,7 @@ class WorkerDiscovery:
             try:
                 self._look()
             except Exception:
-                logger.exception("looking for workers failed")
+                logger.exception("worker discovery failed; retrying")
             self._over.wait(self._interval_s)
         self._keep_channels(())
 
@@ -174,7 +174,7 @@ class WorkerDiscovery:
             require_same_build(status.build)
         except PreconditionFailed as error:
             if address not in self._refused:
-                logger.error("worker %s is left out: %s", address, error.message)
+                logger.error("worker %s will not be used: %s", address, error.message)
             self._refused.add(address)
             raise
         self._refused.discard(address)

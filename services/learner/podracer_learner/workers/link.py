@@ -1,4 +1,4 @@
-"""One worker as the learner sees it: its part of every member's environments, and the stream to it."""
+"""The learner's side of one worker: its part of every member's environments, and the stream to it."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _MAX_DELIVERIES = 3  # to a worker that loses them again at once
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What all links of a learner have in common.
+    """The options of all links of a learner.
 
-    opening    the first message for a part; the other argument is how many of its rollouts have come and are not used
+    opening    makes the first message for a part; its other argument: the rollouts that have arrived and are unused
     files      of the environment, for a worker that lacks them
-    check      raises PreconditionFailed for a worker that has started another environment than the learner expects
-    silence_s  how long to wait for one that is there, until it says something
-    arrived    called, in any thread, when `poll` would find something
-    endpoint   where rollouts arrive
-    with_environment_state  whether rollouts are to bring it
+    check      raises PreconditionFailed for a worker with another environment than the learner expects
+    silence_s  how long to wait for a message of a connected worker
+    arrived    called, in any thread, when `poll` has something to do
+    endpoint   the carriers for rollouts
+    with_environment_state  whether rollouts include the environments' states
     """
 
     opening: Callable[[Part, int], worker_service_pb2.OpenCollect]
@@ -65,15 +65,15 @@ class LinkOptions:
 
 
 class WorkerLink:
-    """A session that is opened again whenever it breaks. It never waits: who polls it does.
+    """A session that is opened again whenever it breaks. It never blocks: its poller waits.
 
-    part        the first environment within each member, and how many
-    arrivals    what has come and was not taken yet, the oldest first
+    part        the first environment within each member, and their number
+    arrivals    rollouts that have arrived and were not taken yet, oldest first
     opened      whether the session is open
-    lost_since  since when it is lost, on the monotonic clock; None while all is well
-    problem     what was wrong the last time
-    refused     the worker will not do: another build, another environment
-    late        its last rollout did not come in time
+    lost_since  since when it is lost, on the monotonic clock; None otherwise
+    problem     the last error
+    refused     the worker is unsuitable: another build, another environment
+    late        its last rollout was late
     """
 
     def __init__(
@@ -109,31 +109,30 @@ class WorkerLink:
 
     @property
     def is_busy(self) -> bool:
-        """Whether rollouts were asked for that have not come."""
+        """Whether requested rollouts have not arrived yet."""
         return self.times.outstanding > 0
 
     @property
     def lived_s(self) -> float:
-        """How long the last session was open until it was lost; infinite where none has been opened or lost."""
+        """How long the last session was open until it was lost; infinite if none was opened or lost."""
         if self._opened_at is None or self.lost_since is None:
             return math.inf
         return self.lost_since - self._opened_at
 
     @property
     def rate(self) -> float | None:
-        """Environments a second of which a rollout came lately; None before a few have."""
+        """Environments per second in recent rollouts; None before a few have arrived."""
         usual_s = self.times.usual_duration_s
         return None if usual_s is None else self.environments / usual_s
 
     def age_s(self, now: float) -> float:
-        """For how long the worker has owed what it owes: an answer to the opening, or its next rollout."""
+        """How long the learner has waited for the worker's answer to the opening, or its next rollout."""
         return self.times.age_s(now) if self.opened else now - self.times.heard_at
 
     def poll(self) -> None:
-        """Take what has come; bring files, open again where it is time.
+        """Take arrived items, send files, and reopen the session if it is time.
 
-        Raises UserCodeFailed where the environment does not start or fails, and whatever else no other worker would
-        do better.
+        Raises UserCodeFailed if the environment does not start or fails, and other errors that any worker would have.
         """
         try:
             if self._delivery is not None:
@@ -149,12 +148,12 @@ class WorkerLink:
             while self._stream is not None and (item := self._stream.poll()) is not None:
                 self._take(item)
             if self.age_s(time.monotonic()) > self._options.silence_s and (self.times.outstanding or not self.opened):
-                self.lose(DeadlineExpired(f"it has said nothing for {self._options.silence_s:.0f} s"))
+                self.lose(DeadlineExpired(f"no message from it for {self._options.silence_s:.0f} s"))
         except CarrierFailed as error:
             if self._inline_only:
                 self._refuse(error)
                 return
-            logger.warning("worker %s: %s; its rollouts come inline", self.address, error.message)
+            logger.warning("worker %s: %s; using inline transfer for its rollouts", self.address, error.message)
             self._inline_only = True
             self._connect()
         except PreconditionFailed as error:
@@ -168,7 +167,7 @@ class WorkerLink:
             self.lose(error)
 
     def keep_busy(self, weights: Weights, rollouts: int) -> None:
-        """Have so many rollouts here or on their way, collected with these weights or newer ones."""
+        """Request rollouts until so many are here or in progress, with these weights or newer ones."""
         if self._stream is None:
             return
         if self._version != weights.version:
@@ -185,7 +184,7 @@ class WorkerLink:
             self.times.ask()
 
     def lose(self, error: PodracerError) -> None:
-        """Give the session up; it is opened again in a while."""
+        """Give up the session; it is opened again later."""
         self._hang_up()
         now = time.monotonic()
         ending = isinstance(error, Exhausted) and now - self.created_at < _RELEASE_S
@@ -231,24 +230,24 @@ class WorkerLink:
                 self.lost_since = None
             return
         if not self.times.outstanding:
-            raise InvalidInput("a worker sent a rollout that nobody had asked for")
+            raise InvalidInput("a worker sent a rollout that was not requested")
         if item.rollout.num_envs != self.environments:
-            raise InvalidInput(f"{item.rollout.num_envs} environments came, {self.environments} were asked for")
+            raise InvalidInput(f"a rollout has {item.rollout.num_envs} environments, expected {self.environments}")
         self.times.arrive(item.received_at)
         self._waits.reset()
         self.arrivals.append(item)
 
     def _refuse(self, error: PodracerError) -> None:
-        logger.error("worker %s is left out: %s", self.address, error.message)
+        logger.error("worker %s will not be used: %s", self.address, error.message)
         self._hang_up()
         self.problem, self.refused = error.with_traceback(None), True
         self.lost_since = time.monotonic()
 
     def _bring_files(self) -> None:
-        """Send the worker what it lacks; then the session is opened once more."""
+        """Send the worker its missing files; then the session is opened again."""
         self._hang_up()
         self._deliveries += 1
-        # Another thread delivers, so nobody closes this channel: it goes with the last that knows it.
+        # Another thread delivers, so this channel is never closed here: it is freed with its last reference.
         stub = worker_service_pb2_grpc.WorkerServiceStub(self._open_channel())
         self._delivery = self._options.files.deliver(stub.PutFile, worker_service_pb2.PutFileRequest)
         self.times.heard_at = time.monotonic()

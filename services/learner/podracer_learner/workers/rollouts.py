@@ -1,4 +1,4 @@
-"""Weights for workers, and their rollouts put together into one in which every environment has its place."""
+"""Weights for workers, and the join of their rollouts into one, in which every environment has its place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_ALL = ("first_step", "episodes", "policy_version", "action_mask", "answered"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The messages that bring the actor of one version, which counts from 1 there."""
+    """The messages with the actor of one version, which counts from 1 there."""
 
     version: int
     messages: Sequence[CollectRequest]
@@ -43,10 +43,10 @@ class Weights:
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of the same members in different environments, put side by side along the environment axis. It is as old
-    as its oldest part; each row keeps the log-probability under the policy that acted.
+    """Join rollouts of the same members in different environments along the environment axis. The result is as old as
+    its oldest part; each row keeps the log-probability under the policy that acted.
 
-    Raises InvalidInput where only some have action masks.
+    Raises InvalidInput if only some have action masks.
     """
     if len(rollouts) == 1:
         return rollouts[0]
@@ -78,7 +78,7 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 def whole_rollout(
     parts: Sequence[Part], rollouts: Sequence[Rollout | None], standing: Tensor | None, device: torch.device
 ) -> Rollout:
-    """All parts side by side on the device, those that have not come without a valid row; at least one has.
+    """All parts joined on the device; missing parts have no valid row. At least one part has arrived.
 
     standing [M, N, *obs]: as of `absent_rows`, of all environments.
     """
@@ -93,7 +93,7 @@ def whole_rollout(
 
 
 def join_states(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | None:
-    """The states of one member's environments put together; None where those of a part are not known."""
+    """The joined states of one member's environments; None if those of a part are unknown."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -103,8 +103,8 @@ def join_states(parts: Sequence[EnvironmentState | None]) -> EnvironmentState | 
 def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Rollout:
     """A rollout of `environments` of each member that have not answered, of the shapes of `like`: no row is valid.
 
-    standing [M, environments, *obs]: the observations at which their last rows ended. They stay there, so that those
-    rows keep their successors; None: zeros, nobody has seen them yet.
+    standing [M, environments, *obs]: the observations after their last rows. They are repeated, so that those rows
+    keep their successors; None: zeros, as there were no rows yet.
     """
     rollout = allocate_rollout(
         like.horizon,
@@ -123,5 +123,5 @@ def absent_rows(like: Rollout, environments: int, standing: Tensor | None) -> Ro
 
 
 def moved_to(rollout: Rollout, device: torch.device) -> Rollout:
-    """The same on another device."""
+    """The rollout on another device."""
     return map_tensors(rollout, lambda tensor: tensor.to(device, non_blocking=True))

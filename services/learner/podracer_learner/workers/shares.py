@@ -1,4 +1,4 @@
-"""Which environments a worker has, how long it takes for them, and how long a rollout waits for it."""
+"""The sharing of environments among workers, their times, and how long a rollout waits for each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RATES, _LEAST_RATES = 5, 3
 
 
 def shares(environments: int, rates: Sequence[float | None]) -> list[int]:
-    """How many environments each worker gets, in proportion to its rate (environments a second, None: not known yet, as
-    fast as the others are on average), but at least one.
+    """The number of environments of each worker, in proportion to its rate, but at least one. rates: environments per
+    second; None: unknown, taken as the others' mean.
 
-    Raises ValueError for more workers than environments: some of them have to be left out before.
+    Raises ValueError for more workers than environments: the caller leaves some out.
     """
     if not 0 < len(rates) <= environments:
         raise ValueError(f"{environments} environments cannot be shared by {len(rates)} workers")
@@ -45,14 +45,14 @@ def shares(environments: int, rates: Sequence[float | None]) -> list[int]:
 
 
 def consecutive(counts: Sequence[int]) -> list[Part]:
-    """So many environments each, one worker after the other."""
+    """The parts of workers with so many environments each, one after the other."""
     edges = [0, *itertools.accumulate(counts)]
     return list(zip(edges, counts, strict=False))
 
 
 def is_worth_moving(counts: Sequence[int], rates: Sequence[float | None], better: Sequence[int]) -> bool:
-    """Whether the slowest worker would be done in three fifths of the time or less with `better` counts: whoever gets
-    other environments begins new episodes. Never before all rates are known."""
+    """Whether `better` counts would let the slowest worker finish in three fifths of the time or less. Less is not
+    worth it, as moved environments begin new episodes. False until all rates are known."""
     known = [rate for rate in rates if rate is not None and rate > 0]
     if len(known) < len(rates):
         return False
@@ -65,8 +65,8 @@ class Share:
     """One worker's part of a rollout.
 
     environments  of each member
-    answered      whether its rows are there
-    grace_s       how much longer it may take; 0 where it is not waited for (lost, late already)
+    answered      whether its rows have arrived
+    grace_s       how much longer it may take; 0 if it is not waited for (lost, already late)
     """
 
     environments: int
@@ -75,13 +75,13 @@ class Share:
 
 
 def has_quorum(present: int, environments: int) -> bool:
-    """Whether so many environments are enough to go on with."""
+    """Whether so many environments are enough to continue."""
     return present > 0 and present >= _QUORUM * environments
 
 
 def remaining_wait_s(shares: Sequence[Share]) -> float:
-    """How long to wait on: 0 where the rollout goes on now, without what is missing; infinity while fewer than half of
-    the environments have answered."""
+    """How long to keep waiting: 0 if the rollout continues now without the missing parts; infinity while fewer than
+    half of the environments have answered."""
     answered = sum(share.environments for share in shares if share.answered)
     if not has_quorum(answered, sum(share.environments for share in shares)):
         return math.inf
@@ -89,7 +89,7 @@ def remaining_wait_s(shares: Sequence[Share]) -> float:
 
 
 class UsualDuration:
-    """What rollouts have taken lately, of those that came in time."""
+    """The durations of recent rollouts that arrived in time."""
 
     def __init__(self) -> None:
         self._durations: deque[float] = deque(maxlen=_REMEMBERED)
@@ -99,20 +99,20 @@ class UsualDuration:
         self._durations.append(duration_s)
 
     def clear(self) -> None:
-        """Who collects what has changed."""
+        """Forget all durations: the workers' parts have changed."""
         self._durations.clear()
 
     @property
     def grace_s(self) -> float:
-        """How long a worker may take: three times as long as is usual, and half a second in any case."""
+        """How long a worker may take: three times the usual duration, and at least half a second."""
         if not self._durations:
             return _FIRST_GRACE_S
         return max(_LEAST_GRACE_S, _PATIENT_FACTOR * statistics.median(self._durations))
 
 
 class RolloutTimes:
-    """When one worker was asked for its rollouts, on the monotonic clock. `heard_at`: when it said something, or began
-    to be listened to."""
+    """When one worker's rollouts were requested, on the monotonic clock. `heard_at`: its last message, or the start of
+    listening."""
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
@@ -121,34 +121,34 @@ class RolloutTimes:
 
     @property
     def outstanding(self) -> int:
-        """Rollouts that were asked for and have not come."""
+        """Requested rollouts that have not arrived."""
         return len(self._asked_at)
 
     @property
     def last_duration_s(self) -> float:
-        """What the newest rollout took, from when the worker could begin with it until it was here."""
+        """The duration of the newest rollout, from when the worker could begin it until it arrived."""
         return self._durations[-1]
 
     @property
     def usual_duration_s(self) -> float | None:
-        """What one took lately; None before a few have come."""
+        """The usual duration of recent rollouts; None before a few have arrived."""
         if len(self._durations) < _LEAST_RATES:
             return None
         return sorted(self._durations)[len(self._durations) // 2]
 
     def age_s(self, now: float) -> float:
-        """For how long the worker has owed its next rollout; where none was asked for, since it was heard of."""
+        """How long the next rollout has been awaited; without a request, the time since the last message."""
         return now - max([self.heard_at, *itertools.islice(self._asked_at, 1)])
 
     def ask(self) -> None:
-        """One more rollout is asked for."""
+        """One more rollout is requested."""
         self._asked_at.append(time.monotonic())
 
     def arrive(self, at: float) -> None:
-        """The rollout that was asked for first has come."""
+        """The oldest requested rollout has arrived."""
         self._durations.append(at - max(self._asked_at.popleft(), self.heard_at))
         self.heard_at = at
 
     def forget_asked(self) -> None:
-        """What was asked for does not come any more."""
+        """Requested rollouts will not arrive any more."""
         self._asked_at.clear()

@@ -1,4 +1,4 @@
-"""Rollouts from workers, which share the environments of every member between them."""
+"""Rollouts from workers, which share the environments of every member."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What all workers of a learner are asked for.
+    """The options of collection through workers.
 
     files        of the environment
-    lock_step    always: a rollout begins only on the weights that answer the one before, and waits for all workers
-    ahead        rollouts that workers collect ahead of training, 0 to 2; None: as is measured to be best
-    max_workers  that have a part at a time; 0: all that there are
-    patience_s   how long too few workers are waited for
-    check        is called while waiting; raises to give up
-    check_environment  raises PreconditionFailed for a worker that has started another one than is expected
-    endpoint     where rollouts arrive
-    first_environment  number of the first one within each member
+    lock_step    always: a rollout begins only on the weights from the one before, and waits for all workers
+    ahead        rollouts that workers collect ahead of training, 0 to 2; None: measured
+    max_workers  the most workers with a part; 0: all
+    patience_s   how long to wait while there are too few workers
+    check        is called while waiting and raises to cancel
+    check_environment  raises PreconditionFailed for a worker with another environment than expected
+    endpoint     the carriers for rollouts
+    first_environment  number of the first environment within each member
     """
 
     cohort: cohort_pb2.CohortSpec
@@ -69,17 +69,16 @@ class WorkerPlan:
 
 
 class RemoteSource(RolloutSource):
-    """Collects through workers, any number of which may come and go (`WorkerCrew`).
+    """Collects through workers, which may join and leave at any time (`WorkerCrew`).
 
-    A rollout goes on without workers that are lost or late, once half of the environments have answered (`quorum.py`):
-    their rows are there, none of them valid, so that minibatches keep their shapes. What comes late is part of the next
-    rollout, unless it is older than the algorithm can use. Where fewer have answered they are waited for until patience
-    ends, then Unavailable is raised.
+    Once half of the environments have answered (`quorum.py`), a rollout continues without lost and late workers. Their
+    rows are present but invalid, so that minibatches keep their shapes. A late part joins the next rollout, unless it
+    is older than the algorithm can use. While fewer have answered, it waits until patience ends, then raises
+    Unavailable.
 
-    It begins in lock-step: every rollout is of the newest weights. Where collecting and training take about as long as
-    each other (`PaceTrial`), workers soon collect the next rollouts while the learner trains on this one, which is then
-    some versions old. With `lock_step` that never happens, all workers are waited for, and environments' states are
-    known.
+    It begins in lock-step: every rollout is of the newest weights. If collecting and training take about equally long
+    (`PaceTrial`), workers collect the next rollouts while the learner trains on this one, which is then some versions
+    old. With `lock_step` that never happens, all workers are waited for, and environments' states are known.
     """
 
     def __init__(
@@ -89,8 +88,8 @@ class RemoteSource(RolloutSource):
         step_count: Tensor,
         states: Sequence[EnvironmentState | None],
     ) -> None:
-        """Begins to open the sessions, without waiting for them. step_count int64 [M]: steps per environment that each
-        agent has taken; `states`: those of its environments to go on from, None: new episodes."""
+        """Starts opening the sessions, without waiting. step_count int64 [M]: steps per environment that each agent has
+        taken; `states`: of its environments, to continue from; None: new episodes."""
         self._plan = plan
         self._algorithm: Algorithm | None = None
         self._encoder = TensorEncoder()
@@ -127,8 +126,8 @@ class RemoteSource(RolloutSource):
         }
 
     def opened(self) -> None:
-        """Wait until all sessions are open; half of them do, where the others do not come within some seconds. Raises
-        UserCodeFailed where the environment does not start, and what `WorkerCrew.poll` raises."""
+        """Wait until all sessions are open; half of them are enough if the others do not open within some seconds.
+        Raises UserCodeFailed if the environment does not start, and the errors of `WorkerCrew.poll`."""
         began_at = time.monotonic()
 
         def grace_s(link: WorkerLink) -> float:
@@ -151,7 +150,7 @@ class RemoteSource(RolloutSource):
     def collect(self) -> Rollout:
         algorithm = self._algorithm
         if algorithm is None:
-            raise InvalidInput("nobody trains on these rollouts yet")
+            raise InvalidInput("no algorithm is set for these rollouts yet")
         self._pace.wait()
         self._crew.regroup()
         weights = Weights.of(algorithm, self._encoder)
@@ -180,14 +179,14 @@ class RemoteSource(RolloutSource):
         self._crew.close()
 
     def _share_cores(self, links: Sequence[WorkerLink]) -> None:
-        """Workers of this machine that collect while this process trains have its cores; else it has them in turn."""
+        """Leave cores to workers of this machine that collect during training; otherwise they take turns."""
         beside = any(parse_address(link.address).is_local for link in links)
         threads = 1 if self._pace.ahead and beside else self._threads
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
     def _await(self, algorithm: Algorithm, weights: Weights) -> tuple[Sequence[WorkerLink], Sequence[Arrival | None]]:
-        """Workers in the order of their parts, and the rollout of each that has answered in time."""
+        """The workers in the order of their parts, and the rollout of each that answered in time."""
         crew = self._crew
         rollouts = 1 if crew.change_due() is not None else max(self._pace.ahead, 1)
         while True:
@@ -227,7 +226,7 @@ class RemoteSource(RolloutSource):
             logger.info("a rollout of worker %s is %d versions old and was dropped", link.address, lag)
 
     def _opening(self, part: Part, ahead: int) -> worker_service_pb2.OpenCollect:
-        """`ahead`: rollouts of the part that have come and will be used: the session's random numbers come after
+        """`ahead`: rollouts of the part that have arrived and will be used: the session's random numbers continue after
         theirs."""
         first, count = part
         step_count = self._step_count + ahead * self._plan.horizon
@@ -244,7 +243,7 @@ class RemoteSource(RolloutSource):
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
-        """Where the environments stand now: a session that has to be opened again goes on from there."""
+        """Remember the environments' states: a reopened session continues from there."""
         self._step_count = self._step_count + self._plan.horizon
         parts = [unstack_states(one.environment_state) for one in arrivals if one is not None and one.environment_state]
         if len(parts) == len(arrivals):

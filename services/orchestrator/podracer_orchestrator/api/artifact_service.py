@@ -63,7 +63,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     def __init__(
         self, transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, clock: Clock, quotas: Quotas
     ) -> None:
-        """`storing` is held from when an object is stored until it is recorded, and by who deletes one."""
+        """`storing` is held from storing an object until recording it, and while deleting one."""
         self._transactions = transactions
         self._quotas = quotas
         self._store = store
@@ -181,7 +181,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
             artifact_id=artifact_id,
             request_id=header.request_id or None,
             kind=kind,
-            # The content is part of the key: an upload that fails half-way, or a second one, harms nobody's bytes.
+            # The content is part of the key, so a failed or repeated upload does not overwrite other bytes.
             key=artifact_key(project, artifact_id, f"{header.sha256[:16]}-{_FILE}"),
             size_bytes=header.size_bytes,
             sha256=header.sha256,
@@ -211,7 +211,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
 
 async def _read_on(requests: AsyncIterator[artifact_pb2.UploadRequest]) -> None:
-    """Let a client finish what it is sending, for a while: who is cut off in the middle learns no reason."""
+    """Let a client finish sending, for a while: a client that is cut off does not see the error."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READ_ON_S):
             async for _ in requests:

@@ -1,4 +1,4 @@
-"""What clients may do with a job once it is there: change, suspend, delete it, name a policy of it to promote."""
+"""Clients' changes to an existing job: update, suspend, delete it, find a policy to promote."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ POLICY_KINDS = ("agent", "checkpoint", "best checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What is to change: the fields at `paths`, and whether the job is suspended (None: as it is)."""
+    """A change: the fields at `paths`, and whether the job is suspended (None: unchanged)."""
 
     spec: job_pb2.JobSpec
     paths: Sequence[str] = ()
@@ -78,10 +78,10 @@ def change(session: Session, job: JobRow, wanted: JobChange, now: datetime) -> N
 
 
 def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
-    """The jobs that go with it when it is deleted: itself, and those that it has made.
+    """The jobs that are deleted together: the job and its generations.
 
-    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints: for an alias, or to start
-    from.
+    Raises PreconditionFailed unless they have ended and no other job needs their checkpoints, for an alias or as
+    founders.
     """
     family = [*jobs.children(session, job), job]
     for each in family:
@@ -100,10 +100,10 @@ def require_unneeded(session: Session, job: JobRow) -> Sequence[JobRow]:
 
 
 def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
-    """Forget the checkpoints of an ended job, and of those that it has made, which are about to be deleted; returns
-    where the objects of these jobs are.
+    """Forget the checkpoints of an ended job and its generations, before they are deleted; returns the prefixes of
+    their objects.
 
-    From here on no alias can be pointed at them, and nobody starts from them. Raises as `require_unneeded` does.
+    From here on no alias can point at them, and no agent can start from them. Raises as `require_unneeded` does.
     """
     family = require_unneeded(session, job)
     for each in family:
@@ -114,7 +114,7 @@ def forget_checkpoints(session: Session, job: JobRow) -> list[str]:
 
 
 def remove(session: Session, job: JobRow) -> None:
-    """Delete an ended job, and those that it has made, with all that belongs to them here.
+    """Delete an ended job and its generations from the database.
 
     Their leaderboards follow through the outbox. Raises as `require_unneeded` does.
     """
@@ -147,10 +147,10 @@ def _set_suspended(session: Session, job: JobRow, suspend: bool, now: datetime) 
 
 
 async def find_policy(transactions: Transactions, board: LeaderboardClient, job: Name, text: str) -> Policy:
-    """The policy that `text` names, else the best of `job`, of a continuous one that of its newest generation.
+    """The policy that `text` names; empty: the best one of `job`, or of a continuous job's newest generation.
 
-    Raises InvalidInput for a name of another project, NotFound, and PreconditionFailed (NO_CANDIDATE) for an agent of
-    which nothing was judged.
+    Raises InvalidInput for a name of another project, NotFound, and PreconditionFailed (NO_CANDIDATE) for an agent
+    without a candidate.
     """
     if not text:
         return await transactions.read(lambda session: _best(session, jobs.get(session, job.project, job.id)))

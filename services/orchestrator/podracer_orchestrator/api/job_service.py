@@ -263,7 +263,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
 
 def _caller() -> str:
-    """Who calls, for people: a token's role, and its projects where it is not for all."""
+    """The caller as text: the token's role, and its projects unless it is for all."""
     caller = current_caller()
     return f"{caller.role} of {', '.join(sorted(caller.projects))}" if caller.projects is not None else f"{caller.role}"
 
@@ -274,14 +274,14 @@ def _named(session: Session, text: str, field: str = "name") -> JobRow:
 
 
 def _looked_up(session: Session, new: jobs.NewJob) -> job_pb2.JobSpec:
-    """The spec as the job would get it. Raises InvalidInput for files, data sets and founders that are not there."""
+    """The spec with looked-up files, data sets and founders. Raises InvalidInput for missing ones."""
     spec = jobs.resolved(session, new.project, new.spec)
     job_files.find(session, new.project, spec)
     return spec
 
 
 def _alias_request(request: service_pb2.PromotePolicyRequest | service_pb2.RollbackPolicyRequest) -> names.Name:
-    """The job's name. Raises InvalidInput for what is wrong in the request itself."""
+    """The job's name. Raises InvalidInput for mistakes in the request itself."""
     if request.alias:
         names.check_label(request.alias, "alias")
     submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)

@@ -63,7 +63,7 @@ def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: d
 def pod_messages(
     session: Session, found: Sequence[PodRow], deadlines: LeaseDeadlines, uses: Mapping[str, job_pb2.Resources]
 ) -> list[job_pb2.Pod]:
-    """Pods as clients see them; `uses` is what their processes take, by name, where that is known."""
+    """Pods as clients see them; `uses`: the resources that their processes use, by name, if known."""
     names = [pod.name for pod in found]
     held = leases.held_by(session, names)
     agents = leases.agents_of(session, names)

@@ -26,11 +26,11 @@ from podracer_orchestrator.transactions import ChangeFeed, Transactions, job_top
 _FINAL = frozenset(job_pb2.JobState.Value(f"JOB_STATE_{state}") for state in FINAL_STATES)
 EVENTS_AT_ONCE = 200
 HEARTBEAT_S = 5.0
-"""A watcher hears at least this often, also of a job in which nothing happens."""
+"""The longest time between two messages to a watcher, also of an idle job."""
 FRESH_S = 1.0
-"""So long a snapshot in which nothing has changed but the time is as good as a new one."""
+"""How long a snapshot is reused if only the time has changed."""
 REPORTS_S = 0.25
-"""How often a watcher looks whether a pod has reported."""
+"""How often a watcher checks for a pod's report."""
 DRAINING = "draining"
 """A topic that only `drain` touches."""
 PROJECT_PAUSE_S = 0.25
@@ -38,13 +38,13 @@ PROJECT_PAUSE_S = 0.25
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_PODS_PAUSE_S = 10.0
 MOST_LOAD = 0.1
-"""Of one core that all snapshots together may take: where they would take more, they become rarer; and as much again
-for the pods in them, which may be hundreds."""
+"""The most of one core that all snapshots may use, and as much again for the pods in them, which may be hundreds.
+Beyond it they become rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a job was read, and how often it had changed and its pods had reported before."""
+    """The time of a reading of a job, and the numbers of its changes and its pods' reports before."""
 
     version: int
     reports: int
@@ -62,7 +62,7 @@ class _Pods:
 
 @dataclass(slots=True)
 class _Snapshot:
-    """A job as it stood then; and what that is for watchers, by the position that they know already."""
+    """A snapshot of a job, and the responses for watchers, by the event position that they have."""
 
     moment: _Moment
     cost_s: float
@@ -76,7 +76,7 @@ class _Snapshot:
 
 
 class Watcher:
-    """Streams of job news. However many watch a job, it is read once for all of them."""
+    """Streams of job updates. A job is read once for all of its watchers."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Watcher:
         clock: Clock,
         uses: Callable[[], Mapping[str, job_pb2.Resources]],
     ) -> None:
-        """`uses`: what each pod's processes take now, by its name."""
+        """`uses`: the resources that each pod's processes use now, by its name."""
         self._transactions = transactions
         self._changes = changes
         self._deadlines = deadlines
@@ -101,10 +101,10 @@ class Watcher:
     async def watch(
         self, job_uid: str, after_position: int, min_interval_s: float
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        """News of a job until it has ended and every event was sent, or until this server drains.
+        """Updates of a job until it has ended and every event was sent, or until this server drains.
 
-        Events come at once, unless snapshots have to become rarer; snapshots without an event at most every
-        `min_interval_s`. Raises NotFound where the job is deleted meanwhile.
+        Events come at once, unless snapshots have to become rarer. Snapshots without an event come at most every
+        `min_interval_s`. Raises NotFound if the job is deleted meanwhile.
         """
         with self._keeping(job_uid):
             async for message in self._watch(job_uid, after_position, min_interval_s):
@@ -132,7 +132,7 @@ class Watcher:
                 with self._keeping(uid), suppress(NotFound):  # it is deleted meanwhile
                     found = await self._response(await self._look(uid), after)
                     positions[uid] = max([after, *(event.position for event in found.events)])
-                    if found.events or not is_known:  # else what somebody has read just before is not new enough
+                    if found.events or not is_known:  # else a snapshot that was read just before is not new enough
                         yield service_pb2.WatchJobsResponse(job=found.job, events=found.events)
             is_new_here = False
             await self._changes.wait(DRAINING, self._changes.version(DRAINING), PROJECT_PAUSE_S)
@@ -173,7 +173,7 @@ class Watcher:
 
     @contextmanager
     def _keeping(self, job_uid: str) -> Iterator[None]:
-        """What is read of a job meanwhile is kept, for all who look at it at that time."""
+        """Keep a job's snapshots meanwhile, for all watchers of it at that time."""
         self._watched[job_uid] += 1
         try:
             yield
@@ -185,11 +185,11 @@ class Watcher:
 
     @property
     def _pause_s(self) -> float:
-        """How long a watcher looks at no job again."""
+        """How long a watcher waits between two readings."""
         return min(MOST_PAUSE_S, max(LEAST_PAUSE_S, self._cost_s * len(self._watched) / MOST_LOAD))
 
     async def _look(self, job_uid: str) -> _Snapshot:
-        """The job as it is now, or as somebody else has just read it."""
+        """The job as it is now, or as another watcher has just read it."""
         async with self._reading[job_uid]:
             version, known = self._changes.version(job_topic(job_uid)), self._snapshots.get(job_uid)
             began = self._clock.monotonic()
@@ -206,7 +206,7 @@ class Watcher:
             return found
 
     async def _response(self, snapshot: _Snapshot, after: int) -> service_pb2.WatchJobResponse:
-        """The snapshot with the events that somebody does not know yet. Shared: never change it."""
+        """The snapshot with the events after position `after`. Shared: never change it."""
         response = snapshot.responses.get(after)
         if response is None:
             found: Sequence[job_pb2.Event] = ()
@@ -239,6 +239,6 @@ class Watcher:
 
 
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:
-    """Those that had happened when the snapshot was taken."""
+    """The events up to the snapshot."""
     found = events.after(session, snapshot.job.uid, after, EVENTS_AT_ONCE)
     return [event_message(event) for event in found if event.position <= snapshot.job.event_position]

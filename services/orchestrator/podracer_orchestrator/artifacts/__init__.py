@@ -1,4 +1,4 @@
-"""What can be downloaded, and what is deleted when nothing needs it.
+"""Downloadable files, and the deletion of unneeded ones.
 
 artifacts   checkpoints by name, uploaded files
 versions    earlier contents of names

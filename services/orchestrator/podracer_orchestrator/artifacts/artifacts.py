@@ -1,4 +1,4 @@
-"""What artifacts there are: committed checkpoints by name, and uploaded files."""
+"""Artifacts: committed checkpoints by name, and uploaded files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("checkpoint", "best checkpoint", "artifact")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An artifact by name: its object key, or where it has a manifest the prefix of its objects."""
+    """An artifact by name: its object key, or with a manifest the prefix of its objects."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class Found:
 
 
 def find(session: Session, text: str) -> Found:
-    """The artifact of a name. Raises InvalidInput for no name of one, NotFound where there is none."""
+    """The artifact of a name. Raises InvalidInput for a malformed name, NotFound if there is none."""
     name = names.parse_any(KINDS, text)
     if name.kind == "artifact":
         row = session.get(ArtifactRow, (name.project, name.id))
@@ -73,10 +73,10 @@ def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -
 
 
 def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> Found:
-    """Record an upload whose bytes are in the store; the same request, or the same content, again changes nothing.
+    """Record an upload whose bytes are in the store. Repeating the request or the content changes nothing.
 
-    Raises AlreadyExists where the name stands for other content, unless the upload is to `replace` that, and of its
-    kind; Fenced where it is to replace just `replaced_sha256`, and the name stands for something else.
+    Raises AlreadyExists if the name has other content and the upload is not to `replace` it, or is of another kind;
+    Fenced if it is to replace `replaced_sha256` and the name has another content.
     """
     if row.request_id:
         query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
@@ -95,7 +95,7 @@ def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, r
 
 
 def is_there(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> bool:
-    """Whether this content is there by that name. Raises as `store_upload` does: before anything is stored."""
+    """Whether the name has this content. Raises as `store_upload`, before anything is stored."""
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
     if present is not None and present.sha256 == row.sha256:
         return True
@@ -109,21 +109,21 @@ def _require_former(present: ArtifactRow | None, row: ArtifactRow, expected: str
     found = "" if present is None else present.sha256
     if expected and found != expected:
         name = names.artifact_name(row.project, row.artifact_id)
-        now = f"stands for {found[:16]} now" if found else "is gone"
-        message = f"{name} {now}, no longer for {expected[:16]}: read it again, and replace that"
+        now = f"now has SHA-256 {found[:16]}…" if found else "no longer exists"
+        message = f"{name} {now}, expected {expected[:16]}…: read it again before you replace it"
         raise Fenced(message, reason="ARTIFACT_CHANGED", name=name)
 
 
 def _require_replaceable(present: ArtifactRow, row: ArtifactRow, replace: bool) -> None:
     name = names.artifact_name(row.project, row.artifact_id)
     if present.kind != row.kind:
-        raise AlreadyExists(f"{name} is there already, of the kind {present.kind}", name=name)
+        raise AlreadyExists(f"{name} already exists with kind {present.kind}", name=name)
     if not replace:
-        raise AlreadyExists(f"{name} is there already, with other content", name=name)
+        raise AlreadyExists(f"{name} already exists with different content", name=name)
 
 
 def remove_upload(session: Session, text: str) -> Found:
-    """Forget an uploaded artifact.
+    """Delete an uploaded artifact's record.
 
     Raises PreconditionFailed (ARTIFACT_IN_USE) for a checkpoint, which its job owns, and for what a job needs.
     """
@@ -153,7 +153,7 @@ def listed(session: Session, parent: Name, kind: str) -> Sequence[Found]:
 
 
 def _best(session: Session, job: JobRow) -> CheckpointRow:
-    """The checkpoint of what a job has come to; of a continuous job its champion's, which is of another job."""
+    """The checkpoint of a job's final policy, or of a continuous job's champion, which belongs to another job."""
     if job.is_continuous:
         champion = promotions.champion(session, job)
         if champion is None:

@@ -1,11 +1,10 @@
-"""Retention: checkpoints that nothing needs any more, and what writers that died have left, are deleted.
+"""Retention: deletes checkpoints that are no longer needed, and the leftovers of writers that died.
 
-A checkpoint stays while anything may come back to it: a place on the leaderboard, an alias, the best of an agent that
-lives or its newest few, a lease that is held, work that waits, a challenge, the job's own best and ensemble, the best
-few of the job, a fork, and of other jobs an alias that points at it or can be rolled back to it, a contest, a founder.
-Of what is left, that is deleted which has not been written to for an hour. The orchestrator alone deletes: what counts
-is in its database, and it forgets a checkpoint there before it touches the objects. Of one that goes those files stay
-that the manifest of another names because they are the same there: parts of transitions.
+A checkpoint stays while any of these needs it: a place on the leaderboard, an alias, a living agent's best or newest
+few, a held lease, waiting work, a challenge, the job's own best and ensemble, the best few of the job, a fork; and in
+other jobs an alias that points at it or can be rolled back to it, a contest, a founder. Others are deleted once they
+have not been written to for an hour. Only the orchestrator deletes: it removes a checkpoint from its database before it
+touches the objects. Files that the manifest of another checkpoint shares (parts of transitions) stay.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _OPEN = (WorkState.PROPOSING.value, WorkState.READY.value, WorkState.LEASED.valu
 
 @dataclass(slots=True)
 class Collected:
-    """What has been deleted, or would be."""
+    """The deleted checkpoints, or those that would be."""
 
     prefixes: list[str] = field(default_factory=list)
     size_bytes: int = 0
@@ -71,8 +70,8 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Pins:
-    """What the leaderboard knows: the checkpoints that it needs, the agents that live, and by score those of which it
-    has judged one."""
+    """The leaderboard's data: the checkpoints that it needs, the living agents, and by score the agents with a judged
+    checkpoint."""
 
     prefixes: frozenset[str] = frozenset()
     living: frozenset[str] = frozenset()
@@ -80,7 +79,7 @@ class _Pins:
 
 
 class RetentionTask:
-    """The task that collects now and then (`run`), and the way to have it done now (`collect`)."""
+    """The task that collects periodically (`run`), or at once (`collect`)."""
 
     def __init__(
         self,
@@ -103,21 +102,21 @@ class RetentionTask:
         self._collecting = asyncio.Lock()
 
     async def run(self) -> None:
-        """Collect for ever."""
+        """Collect forever."""
         while True:
             await asyncio.sleep(self._config.collect_every)
             try:
                 found = await self.collect()
             except PodracerError as error:
-                logger.warning("nothing could be collected, it is tried again: %s", error)
+                logger.warning("cannot collect checkpoints, retrying: %s", error)
                 continue
             if found.prefixes:
                 logger.info("collected %d checkpoints, %d bytes", len(found.prefixes), found.size_bytes)
 
     async def collect(self, project: str | None = None, *, dry_run: bool = False) -> Collected:
-        """Delete what nothing needs, of one project or of all; with `dry_run` only say what that is.
+        """Delete unneeded checkpoints of one project or of all; with `dry_run` only list them.
 
-        A job whose leaderboard cannot be asked now is left for the next time.
+        A job whose leaderboard does not answer now is left for the next time.
         """
         found = Collected()
         async with self._collecting:
@@ -125,9 +124,9 @@ class RetentionTask:
                 try:
                     found.add(await self._collect(uid, dry_run))
                 except PodracerError as error:
-                    logger.warning("nothing of job %s could be collected, it is tried again: %s", uid, error)
+                    logger.warning("cannot collect checkpoints of job %s, retrying: %s", uid, error)
                 except Exception:
-                    logger.exception("nothing of job %s could be collected", uid)
+                    logger.exception("unexpected error while collecting checkpoints of job %s", uid)
             if not dry_run:
                 latest = self._clock.now() - self._age
                 await versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
@@ -144,10 +143,10 @@ class RetentionTask:
         if not stored:
             return Collected()
         held = set(await self._transactions.read(lambda session: leases.fences(session, uid)))
-        await self._delivery.flush(board)  # what the leaderboard has not heard of, it cannot pin
+        await self._delivery.flush(board)  # the leaderboard cannot pin agents that it does not know
         pins = await self._ask(uid, board)
         run = self._transactions.read if dry_run else self._transactions.write
-        # Also of leases that have ended since: the leaderboard may have heard of theirs after it was asked.
+        # Also of leases that have ended since: the leaderboard may have got theirs after its answer.
         others = [each for each in stored if CheckpointPlace.parse(each).fence not in held]
         doomed = await run(lambda session: self._doom(session, uid, board, others, pins, dry_run))
         named = await asyncio.to_thread(self._named_by_others, everything, set(doomed))
@@ -214,7 +213,7 @@ class RetentionTask:
     def _doom(
         self, session: Session, uid: str, board: str, stored: Collection[str], pins: _Pins, dry_run: bool
     ) -> Sequence[str]:
-        """Those of the stored checkpoints that nothing needs; they are forgotten here."""
+        """The stored checkpoints that are not needed; removes them from the database."""
         job = session.get(JobRow, uid)
         if job is None or outbox.has_news(session, board):
             return []  # deleted meanwhile, or news came for the leaderboard: the next time
@@ -231,7 +230,7 @@ class RetentionTask:
         return doomed
 
     def _newest(self, session: Session, uid: str, agents: Collection[str]) -> set[str]:
-        """The newest few of each agent that lives: where one turns out to be damaged, the one before it is used."""
+        """The newest few of each living agent: if one is damaged, the one before it is used."""
         rows = select(CheckpointRow.agent, CheckpointRow.prefix).where(
             CheckpointRow.job_uid == uid, CheckpointRow.refused.is_(False)
         )
@@ -242,7 +241,7 @@ class RetentionTask:
         return {prefix for prefixes in newest.values() for prefix in prefixes}
 
     def _delete(self, doomed: Iterable[Collection[str]]) -> None:
-        """Manifests first: without it a checkpoint does not exist, whatever is left when we die here."""
+        """Delete manifests first: without one a checkpoint does not exist, even if this process dies here."""
         for keys in doomed:
             for key in sorted(keys, key=lambda key: not key.endswith(FILE_NAME)):
                 self._store.delete(key)
@@ -254,13 +253,13 @@ def _job_uids(session: Session, project: str | None) -> Sequence[str]:
 
 
 def _place(session: Session, uid: str) -> tuple[str, str] | None:
-    """The name of a job's leaderboard, and where its objects are."""
+    """The name of a job's leaderboard, and the prefix of its objects."""
     job = session.get(JobRow, uid)
     return None if job is None else (outbox.board_of(job), job_prefix(job.project, job.uid))
 
 
 def _needed(session: Session, job: JobRow) -> set[str]:
-    """What the job itself, its works that are not over and its challenges need."""
+    """The checkpoints that the job itself, its open works and its challenges need."""
     ensemble = ensemble_of(job)
     policies = [best_of(job), retrained_of(job), *(ensemble.policies if ensemble else ())]
     needed = {each.checkpoint.prefix for each in policies if each is not None}
@@ -276,12 +275,12 @@ def _needed(session: Session, job: JobRow) -> set[str]:
 
 
 def _in_contests(session: Session) -> set[str]:
-    """What is compared in the contests of jobs: the champion is of another one."""
+    """The checkpoints in the contests of jobs: the champion is of another job."""
     query = select(WorkRow).where(WorkRow.kind == WorkKind.CONTEST, WorkRow.state.in_(_OPEN))
     orders = [order_of(work) for work in session.scalars(query)]
     return {policy.checkpoint.prefix for order in orders for policy in order.policies}
 
 
 def _of_spec(spec: agent_pb2.AgentSpec) -> set[str]:
-    """What an agent begins from."""
+    """The checkpoints that an agent starts from."""
     return {spec.resume.prefix, *(parent.checkpoint.prefix for parent in spec.initialization.parents)}

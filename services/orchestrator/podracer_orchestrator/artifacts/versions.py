@@ -1,8 +1,9 @@
-"""Earlier contents of names that stand for other content now: kept for jobs that were given them.
+"""Earlier versions of uploaded artifacts, kept for jobs that use them.
 
-A name's newest content is always the artifact of that name. When it is replaced, what it was becomes an artifact of
-its own, `NAME.` and the beginning of its SHA-256, with the same object, and jobs that need it go on to need that. It
-goes when it has not been the newest for an hour and no job needs it. No upload can take such a name, for its dot.
+A name's newest content is always the artifact of that name. When it is replaced, the former content becomes its own
+artifact, named `NAME.` and the beginning of its SHA-256, with the same object, and jobs that need it refer to that. It
+is deleted once it has not been the newest for an hour and no job needs it. Uploads cannot have such a name, as it has
+a dot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def replace_content(session: Session, present: ArtifactRow, new: ArtifactRow) -> None:
-    """Let the name of `present` stand for the content of `new`, and keep what it stood for."""
+    """Give the name of `present` the content of `new`, and keep the former content as a version."""
     project, name = present.project, present.artifact_id
     earlier = f"{name}.{present.sha256[:_DIGITS]}"
     former = ArtifactRow(
@@ -56,7 +57,7 @@ def replace_content(session: Session, present: ArtifactRow, new: ArtifactRow) ->
 
 
 def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
-    """Let the jobs that were given the content of `former` need that; who has the name alone still needs the name."""
+    """Let jobs that use the content of `former` need that version; jobs that use only the name still need the name."""
     there = JobFileRow.project == former.project
     query = select(JobFileRow).where(there, JobFileRow.artifact_id == name)
     has = set(session.scalars(select(JobFileRow.job_uid).where(there, JobFileRow.artifact_id == former.artifact_id)))
@@ -69,7 +70,8 @@ def _move_jobs(session: Session, former: ArtifactRow, name: str) -> None:
 
 
 def forget_unneeded(session: Session, before: datetime) -> int:
-    """Forget the earlier versions that no job needs and that were replaced before then; returns how many."""
+    """Delete the records of earlier versions that no job needs and that were replaced before then; returns their
+    number."""
     needed = (
         select(JobFileRow.job_uid)
         .where(JobFileRow.project == ArtifactRow.project, JobFileRow.artifact_id == ArtifactRow.artifact_id)
@@ -85,10 +87,10 @@ def forget_unneeded(session: Session, before: datetime) -> int:
 async def collect_uploads(
     transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, before: datetime, project: str | None
 ) -> None:
-    """Forget what `forget_unneeded` says, and delete the objects that no artifact has and that were written before
-    then: of what was forgotten, and of uploads that were cut off between the store and the database.
+    """Run `forget_unneeded`, and delete objects without an artifact that were written before then: those of deleted
+    versions, and of uploads that were cut off between the store and the database.
 
-    `storing` is held by whoever stores an object and has not yet recorded it.
+    An upload holds `storing` from storing its object until recording it.
     """
     await transactions.write(lambda session: forget_unneeded(session, before))
     for each in [project] if project is not None else await transactions.read(_projects):
@@ -101,7 +103,7 @@ async def collect_uploads(
 async def delete_unless_recorded(
     transactions: Transactions, store: ObjectStore, key: str, before: datetime | None = None
 ) -> None:
-    """Delete an object that no artifact has, written before then: another version of its name may have the same one."""
+    """Delete an object without an artifact, written before then; another version of its name may have the same one."""
     if await transactions.read(lambda session: is_recorded(session, key)):
         return
     with contextlib.suppress(NotFound):
@@ -111,7 +113,7 @@ async def delete_unless_recorded(
 
 
 def is_recorded(session: Session, key: str) -> bool:
-    """Whether the object of that key is some artifact's content."""
+    """Whether the object of that key is the content of an artifact."""
     return session.scalar(select(ArtifactRow.artifact_id).where(ArtifactRow.key == key).limit(1)) is not None
 
 

@@ -1,7 +1,7 @@
-"""What users do to the agents of a running job: fork, pin and stop them.
+"""Users' acts on the agents of a running job: fork, pin and stop.
 
-Each act is checked with the leaderboard first, then becomes durable together with its event; the leaderboard carries it
-out when it hears of it through the outbox. No cohort is proposed in between.
+Each act is first checked with the leaderboard, then stored together with its event. The leaderboard carries it out when
+the outbox delivers it. No cohort is proposed in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAIT
 
 
 class AgentActs:
-    """Carries out acts; `by` says who wants it, for the event."""
+    """Carries out acts; `by` is the caller, for the event."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class AgentActs:
         self._clock = clock
 
     async def fork(self, request: leaderboard_pb2.ForkAgentRequest, by: str) -> str:
-        """The new agent's name; empty where the leaderboard went away before it could tell it.
+        """The new agent's name; empty if the leaderboard became unreachable before it could answer.
 
         Raises InvalidInput with every bad hyperparameter, NotFound, PreconditionFailed.
         """
@@ -69,7 +69,7 @@ class AgentActs:
             return ""
 
     async def pin(self, name: str, by: str, *, pinned: bool) -> None:
-        """Pin an agent or unpin it; nothing where it is so already. Raises NotFound, PreconditionFailed."""
+        """Pin or unpin an agent; repeating it changes nothing. Raises NotFound, PreconditionFailed."""
         async with self._turn(name) as board:
             agent = await self._board.agent(name)
             if agent.pinned == pinned:
@@ -81,7 +81,7 @@ class AgentActs:
             await self._write(board, request, f"AGENT_{what.upper()}", f"is {what} by {by}", by=by)
 
     async def stop(self, name: str, by: str) -> None:
-        """Stop an agent; nothing where it is stopped already. Raises NotFound, PreconditionFailed."""
+        """Stop an agent; repeating it changes nothing. Raises NotFound, PreconditionFailed."""
         async with self._turn(name) as board:
             agent = await self._board.agent(name)
             if agent.stopping or agent.state == leaderboard_pb2.AGENT_STATE_STOPPED:
@@ -93,7 +93,7 @@ class AgentActs:
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent: str) -> AsyncIterator[str]:
-        """The job's turn, in which nothing is proposed for it, once its leaderboard, whose name this is, knows all."""
+        """Hold the job's turn, so that nothing is proposed; yields its leaderboard's name once that is up to date."""
         job = await self._transactions.read(lambda session: _living_job(session, agent))
         board = outbox.board_of(job)
         async with self._proposer.turn(job.uid):
@@ -101,7 +101,7 @@ class AgentActs:
             yield board
 
     async def _write(self, board: str, request: outbox.AgentAct, kind: str, message: str, **details: str) -> None:
-        """Durable from here on; told to the leaderboard now where that can be, else later."""
+        """Store the act, and deliver it to the leaderboard now if possible, else later."""
         name, prefix = request.name, details.get("checkpoint")
 
         def operation(session: Session) -> None:
@@ -120,7 +120,7 @@ class AgentActs:
 
 
 def _living_job(session: Session, agent: str) -> JobRow:
-    """The job of an agent. Raises InvalidInput, NotFound, and PreconditionFailed where it has ended."""
+    """The job of an agent. Raises InvalidInput, NotFound, and PreconditionFailed if it has ended."""
     name = names.parse("agent", agent, "name")
     job = jobs.get(session, name.project, name.job)
     if JobState(job.state) in FINAL_STATES:

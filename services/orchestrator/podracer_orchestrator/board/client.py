@@ -1,4 +1,4 @@
-"""The leaderboard as the orchestrator calls it."""
+"""The orchestrator's client of the leaderboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE = 1000
 
 
 class LeaderboardClient:
-    """Calls of role control. Every one raises the PodracerError that the leaderboard raised, or Unavailable."""
+    """Calls with the role `control`. Each raises the leaderboard's PodracerError, or Unavailable."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub: Any = LeaderboardServiceStub(channel)
@@ -29,7 +29,7 @@ class LeaderboardClient:
     async def exchange(
         self, name: str, steps: Iterable[leaderboard_pb2.ExchangeRequest.Step]
     ) -> Sequence[leaderboard_pb2.ExchangeResponse.Answer]:
-        """An answer to each of several calls in one; where one is refused nothing has happened."""
+        """Several calls in one, with an answer to each; if one is refused, none is carried out."""
         request = leaderboard_pb2.ExchangeRequest(leaderboard=name, steps=steps)
         answer: leaderboard_pb2.ExchangeResponse = await self._stub.Exchange(request, timeout=TIMEOUT_S)
         return answer.answers

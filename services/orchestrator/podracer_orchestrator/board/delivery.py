@@ -1,4 +1,4 @@
-"""Delivers the outbox: in order for each leaderboard, again and again until it has acknowledged."""
+"""Delivers the outbox: in order for each leaderboard, with retries until it has acknowledged."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions,
 logger = logging.getLogger(__name__)
 
 REFUSALS = (InvalidInput, NotFound, AlreadyExists, PreconditionFailed)
-"""The leaderboard will never take this: repeating it would hold up everything behind it for ever."""
+"""The leaderboard will never accept this row: repeating it would block all later rows forever."""
 _LATEST_S = 1.0
-"""What need not be delivered at once is then, and together."""
+"""The longest delay of rows that need not be delivered at once, so that they go together."""
 _GATHER_S = 0.1
 """How long a result waits until its pod asks for the next work: then one call carries both."""
 _STEPS = {outbox.RECORD_EVALUATIONS: "evaluations", outbox.SUBMIT_CANDIDATE: "candidate"}
@@ -52,7 +52,7 @@ Cohort: TypeAlias = leaderboard_pb2.ProposeCohortResponse
 
 
 class Delivery:
-    """The task that empties the outbox (`run`), and the way to have one leaderboard's part emptied now (`flush`)."""
+    """The task that delivers the outbox (`run`), or one leaderboard's part of it at once (`flush`)."""
 
     def __init__(self, transactions: Transactions, board: LeaderboardClient, changes: ChangeFeed, clock: Clock) -> None:
         self._transactions = transactions
@@ -62,14 +62,14 @@ class Delivery:
         self._delivering: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def run(self) -> None:
-        """Deliver whatever there is, for ever; wait longer after each failure."""
+        """Deliver all rows, forever; wait longer after each failure."""
         backoff = Backoff(0.1, 5.0)
         while True:
             version = self._changes.version(OUTBOX)
             failures = await self._flush_all()
             if failures:
                 wait_s = next(backoff)
-                logger.warning("the leaderboard cannot be told now (%s): again in %.1f s", failures[0], wait_s)
+                logger.warning("cannot deliver to the leaderboard (%s), retrying in %.1f s", failures[0], wait_s)
                 await asyncio.sleep(wait_s)
             else:
                 backoff.reset()
@@ -77,12 +77,12 @@ class Delivery:
                 await asyncio.sleep(_GATHER_S)
 
     async def flush(self, board: str) -> None:
-        """Deliver what there is for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
+        """Deliver all rows for a leaderboard. Raises what the leaderboard raised; the rest stays for later."""
         await self._exchange(board)
 
     async def propose(self, request: leaderboard_pb2.ProposeCohortRequest) -> Cohort:
-        """The next cohort of a leaderboard, after everything in the outbox for it, which goes in the same call. Raises
-        what the leaderboard raised."""
+        """The next cohort of a leaderboard, after its rows in the outbox, which go in the same call. Raises what the
+        leaderboard raised."""
         proposed = await self._exchange(request.leaderboard, request)
         assert proposed is not None, "it was asked for"
         return proposed
@@ -97,7 +97,7 @@ class Delivery:
                     return proposed
 
     async def _flush_all(self) -> Sequence[PodracerError]:
-        """What kept it from telling everything."""
+        """The errors that prevented delivery."""
         try:
             boards = await self._transactions.read(outbox.boards_with_pending)
         except PodracerError as error:
@@ -105,7 +105,7 @@ class Delivery:
         return [failure for board in boards if (failure := await self._try_flush(board)) is not None]
 
     async def _try_flush(self, board: str) -> PodracerError | None:
-        """One that cannot be told does not hold up the others."""
+        """A leaderboard that does not answer does not block the others."""
         try:
             await self.flush(board)
         except PodracerError as error:
@@ -115,8 +115,8 @@ class Delivery:
     async def _deliver(
         self, board: str, waiting: Sequence[OutboxRow], wanted: leaderboard_pb2.ProposeCohortRequest | None
     ) -> Cohort | None:
-        """Deliver rows in order, and forget in one transaction those that the leaderboard has answered; the cohort that
-        is `wanted` after them."""
+        """Deliver rows in order, and delete in one transaction those that the leaderboard has answered. Returns the
+        `wanted` cohort."""
         answered: Answered = []
         try:
             groups = _together(waiting)
@@ -124,7 +124,7 @@ class Delivery:
                 answered += await self._call(groups.pop(0))  # what was answered before a failure counts
             return await self._tell(board, groups, wanted, answered)
         finally:
-            # Before they are forgotten: a job whose budget is used ends once they are.
+            # Before the rows are deleted: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
             if answered:
@@ -137,8 +137,8 @@ class Delivery:
         wanted: leaderboard_pb2.ProposeCohortRequest | None,
         answered: Answered,
     ) -> Cohort | None:
-        """Deliver groups of rows, which are added to `answered`, and have a cohort proposed: in one call, or one by one
-        where that call is refused."""
+        """Deliver groups of rows, which are added to `answered`, and request a cohort: in one call, or one by one if
+        that call is refused."""
         calls: list[dict[str, Any]] = [{_STEPS[rows[0].method]: outbox.merged(rows)} for rows in groups]
         steps = [leaderboard_pb2.ExchangeRequest.Step(**call) for call in calls]
         if wanted is not None:
@@ -150,7 +150,7 @@ class Delivery:
             except (Unavailable, DeadlineExpired):
                 raise
             except PodracerError as error:
-                logger.info("the leaderboard refused an exchange, its parts go one by one: %s", error)
+                logger.info("the leaderboard refused an exchange, sending its parts one by one: %s", error)
             else:
                 for rows, answer in zip(groups, answers, strict=False):
                     DELIVERED.add(len(rows), method=rows[0].method, result="taken")
@@ -173,13 +173,13 @@ class Delivery:
             return
         try:
             candidates = (await self._board.get(board)).candidates
-        except PodracerError as error:  # whoever submits next is heard as well
-            logger.warning("the leaderboard of job %s cannot be read now: %s", job_uid, error)
+        except PodracerError as error:  # the next submission is checked as well
+            logger.warning("cannot read the leaderboard of job %s: %s", job_uid, error)
             return
         await self._transactions.write(lambda session: claim(session, candidates))
 
     async def _call(self, rows: Sequence[OutboxRow]) -> Answered:
-        """Make rows of the same method in one call; where that is refused, one by one."""
+        """Deliver rows of the same method in one call, or one by one if that is refused."""
         first = rows[0]
         try:
             with span("deliver", first.traceparent, method=first.method, rows=len(rows)):
@@ -225,7 +225,7 @@ class Delivery:
 
 
 def _together(waiting: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
-    """Evaluations that follow one another go together, as many as a call may hold; everything else by itself."""
+    """Group consecutive evaluations, up to the limit of a call; all other rows go by themselves."""
     groups: list[list[OutboxRow]] = []
     room = 0
     for row in waiting:

@@ -1,5 +1,5 @@
-"""What the leaderboard is asked: for a job's next cohort, once for each work whatever fails in between, and for the
-candidates of its ensemble."""
+"""Requests to the leaderboard: a job's next cohort, exactly once per work despite failures, and the candidates of its
+ensemble."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Found = TypeVar("Found")
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""How long before the leaderboard is asked again, where it had nothing or did not answer."""
+"""How long before the leaderboard is asked again, if it had nothing or did not answer."""
 MAX_ASKED = 20
-"""Times that a leaderboard is asked in vain, which takes over a minute, before a job ends without its ensemble."""
+"""Failed requests to a leaderboard, over a minute in all, before a job ends without its ensemble."""
 _IDLE_S = 60.0
 
 Rounds = tuple[int, int]
-"""How many rounds of a job have ended: what it waits for that was asked for in vain."""
+"""The number of ended rounds of a job; after a request in vain the next one waits for another round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class CohortProposer:
         self._asked_in_vain: dict[str, _InVain] = {}
 
     def may_ask(self, job: JobRow) -> bool:
-        """Whether asking for a job now is not too soon after it was in vain; never once another round has ended."""
+        """Whether a job may be requested now: not too soon after a request in vain, unless another round ended."""
         former = self._asked_in_vain.get(job.uid)
         if former is not None and former.rounds == _rounds(job) and former.again_s > self._clock.monotonic():
             return False
@@ -93,18 +93,18 @@ class CohortProposer:
 
     @property
     def next_chance_s(self) -> float:
-        """Seconds until a job that may not be asked for now may be; infinite where there is none."""
+        """Seconds until the next job may be requested again; infinite if there is none."""
         now = self._clock.monotonic()
         waits = (former.again_s - now for former in list(self._asked_in_vain.values()))
         return min((wait_s for wait_s in waits if wait_s > 0.0), default=math.inf)
 
     def turn(self, job_uid: str) -> asyncio.Lock:
-        """To be held while `propose` is called for a job, so that its pods have their cohorts proposed one by one."""
+        """Hold it while calling `propose` for a job, so that cohorts of its pods are proposed one by one."""
         return self._asking[job_uid]
 
     async def propose(self, what: ToPropose, then: Callable[[Session], Found]) -> Found:
-        """Have a work filled, as far as that can be done now; what `then` finds in the same transaction. Only in the
-        job's `turn`."""
+        """Fill a work, if that is possible now; returns the result of `then` in the same transaction. Call it only in
+        the job's `turn`."""
         try:
             with span("propose", what.traceparent, places=what.request.places):
                 answer = await self._delivery.propose(what.request)
@@ -112,7 +112,7 @@ class CohortProposer:
             refusal = error
             return await self._finish(lambda session: self._refused(session, what, refusal), then)
         except PodracerError as error:
-            logger.warning("the leaderboard cannot propose now: %s", error)
+            logger.warning("no proposal from the leaderboard, retrying: %s", error)
             self._ask_later(what)
             return await self._transactions.write(then)
         if not answer.proposals:
@@ -144,7 +144,7 @@ class CohortProposer:
 
 @dataclass(frozen=True, slots=True)
 class _InVain:
-    """When the leaderboard had nothing for a job: after which rounds, and from when on it may be asked once more."""
+    """A request in vain for a job: the number of rounds then, and when the next request may be made."""
 
     rounds: Rounds
     again_s: float
@@ -170,10 +170,10 @@ class EnsembleMaker:
         self._delivery = delivery
         self._changes = changes
         self._clock = clock
-        self._asked: Counter[str] = Counter()  # work: times in vain
+        self._asked: Counter[str] = Counter()  # work: number of failed attempts
 
     async def run(self) -> None:
-        """Fill whatever waits, for ever; wait longer after each failure."""
+        """Fill all waiting works, forever; wait longer after each failure."""
         backoff = Backoff(0.1, 5.0)
         while True:
             version = self._changes.version(ENSEMBLE)
@@ -189,7 +189,7 @@ class EnsembleMaker:
             waiting = await self._transactions.read(_awaiting)
             return all([await self._fill(work_id, board) for work_id, board in waiting.items()])
         except PodracerError as error:
-            logger.error("ensembles cannot be looked after now: %s", error)
+            logger.error("cannot read the jobs that wait for an ensemble, retrying: %s", error)
             return False
 
     async def _fill(self, work_id: str, name: str) -> bool:
@@ -199,7 +199,7 @@ class EnsembleMaker:
             await self._delivery.flush(name)  # the last results belong to it
             board = await self._board.get(name)
         except PodracerError as error:
-            logger.warning("the leaderboard cannot name the ensemble now: %s", error)
+            logger.warning("no ensemble from the leaderboard: %s", error)
             self._asked[work_id] += 1
             if not isinstance(error, REFUSALS) and self._asked[work_id] < MAX_ASKED:
                 return False

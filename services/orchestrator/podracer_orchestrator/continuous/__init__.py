@@ -1,6 +1,6 @@
 """Continuous jobs.
 
-generations   the job that each generation is
+generations   the job of each generation
 contests      champion against challenger, at its end
-promotions    what the aliases point at, and have pointed at
+promotions    the policies of the aliases, now and before
 """

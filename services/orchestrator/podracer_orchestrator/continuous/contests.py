@@ -1,8 +1,8 @@
 """The contest at the end of a generation: the champion and the challenger, which is the generation's best, are both
 evaluated in the generation's environment, with the arguments that the continuous job has for it and by the same seeds.
 
-It is the last stage of the generation's job, which ends afterwards whatever becomes of it. What follows from it is
-decided when the job has ended (`generations`).
+It is the last stage of the generation's job, which then ends in any case. The decision is made when the job has ended
+(`generations`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONFIDENCE = 0.975
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """How it went: both evaluations, or why there are none."""
+    """The result: both evaluations, or why there are none."""
 
     champion_prefix: str
     champion: agent_pb2.Evaluation | None = None
@@ -58,7 +58,7 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
     kind = WorkKind.CONTEST
 
     def is_wanted(self, session: Session, job: JobRow) -> bool:
-        """Where there is a champion to beat, by another policy."""
+        """Whether there is a champion and another policy to challenge it."""
         final = final_policy(job)
         parent = None if job.parent_uid is None else session.get(JobRow, job.parent_uid)
         if final is None or parent is None or JobState(parent.state) in FINAL_STATES:
@@ -93,7 +93,7 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
         touch(session, WORK)
 
     def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
-        """Store how one side did."""
+        """Store the evaluation of one side."""
         super().complete(change, lease, result)
         change.work.result = encode(result.evaluation)
         message = f"the {change.work.contest}: {evaluation_works.describe(result.evaluation)}"
@@ -102,7 +102,7 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
 
 
 def outcome(session: Session, job: JobRow) -> Contest | None:
-    """How the contest of a job that has ended went; None where there was none."""
+    """The contest of an ended job; None if there was none."""
     sides = {work.contest: work for work in works.of_kind(session, job, WorkKind.CONTEST)}
     if not sides:
         return None
@@ -116,11 +116,11 @@ def outcome(session: Session, job: JobRow) -> Contest | None:
 
 
 def is_won(champion: agent_pb2.Evaluation, challenger: agent_pb2.Evaluation, margin: float) -> tuple[bool, str]:
-    """Whether the challenger takes the champion's place, and why, for people.
+    """Whether the challenger replaces the champion, and the reason as text.
 
-    Its mean has to be above the champion's by more than `margin`. Where episodes differ, so has to be the lower end of
-    the 95 % interval of the mean difference, paired by seed: chance alone must not promote anybody. Where evaluation is
-    deterministic, the mean is the environment's own statistic, and there is nothing else to compare.
+    Its mean has to be above the champion's by more than `margin`. If episodes differ, the lower end of the 95 %
+    interval of the mean difference, paired by seed, has to be so too: chance alone must not promote a policy. If
+    evaluation is deterministic, the mean is the environment's own statistic, and only that is compared.
     """
     if not (evaluation_works.is_finite(champion) and evaluation_works.is_finite(challenger)):
         return False, "an evaluation is not a finite number"
@@ -148,5 +148,5 @@ def paired_lower_bound(first: Sequence[float], second: Sequence[float]) -> float
 
 
 def can_act(session: Session, job: JobRow, prefix: str) -> bool:
-    """Whether the policy of a checkpoint knows the spaces of the job's environment."""
+    """Whether the policy of a checkpoint has the spaces of the job's environment."""
     return founders.fits(session, job, prefix)

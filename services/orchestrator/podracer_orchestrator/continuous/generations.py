@@ -1,8 +1,8 @@
-"""Continuous jobs: each makes one ordinary job a generation, and decides what becomes of its best policy.
+"""Continuous jobs: each makes one ordinary job per generation, and decides about its best policy.
 
-`advance` does one step in one transaction, and says whether there may be another one. It only looks at what is stored,
-so that an orchestrator that was killed before or after any of them goes on where it stood: a generation is neither lost
-nor made twice.
+`advance` does one step in one transaction, and returns whether there may be another one. It depends on stored data
+only, so an orchestrator that was killed before or after a step continues there: a generation is neither lost nor made
+twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 63
 INTERVAL_S = 2.0
-"""Data sets and the time are looked at this often; the end of a job is heard of at once."""
+"""How often data sets and the time are checked; the end of a job is noticed at once."""
 
 
 class GenerationTask:
@@ -57,24 +57,24 @@ class GenerationTask:
         self._clock = clock
 
     async def run(self) -> None:
-        """Advance all jobs whenever one may have ended, and now and then."""
+        """Advance all jobs whenever one may have ended, and periodically."""
         while True:
             version = self._changes.version(GENERATION)
             await self.advance_all()
             await self._changes.wait(GENERATION, version, INTERVAL_S)
 
     async def advance_all(self) -> None:
-        """Take every step that can be taken now; one job's trouble does not hold up another."""
+        """Take every possible step; a failure of one job does not block the others."""
         try:
             uids = await self._transactions.read(running)
         except PodracerError as error:
-            logger.error("continuous jobs cannot be looked after now: %s", error)
+            logger.error("cannot read the continuous jobs, retrying: %s", error)
             return
         for uid in uids:
             try:
                 await self._advance(uid)
             except PodracerError as error:
-                logger.error("the continuous job %s cannot be advanced now, it is tried again: %s", uid, error)
+                logger.error("cannot advance the continuous job %s, retrying: %s", uid, error)
 
     async def _advance(self, uid: str) -> None:
         while await self._transactions.read(lambda session: needs_step(session, uid, self._clock.now())):
@@ -83,7 +83,7 @@ class GenerationTask:
 
 
 def running(session: Session) -> Sequence[str]:
-    """The uids of the continuous jobs that are to be advanced."""
+    """The uids of the running continuous jobs."""
     query = select(JobRow.uid).where(JobRow.is_continuous, JobRow.state == JobState.RUNNING)
     return session.scalars(query.order_by(JobRow.create_time, JobRow.uid)).all()
 
@@ -102,7 +102,7 @@ def needs_step(session: Session, uid: str, now: datetime) -> bool:
 
 
 def advance(session: Session, uid: str, now: datetime) -> bool:
-    """Take one step with a continuous job; False where there is nothing to do now."""
+    """Take one step with a continuous job; False if there is nothing to do now."""
     if not needs_step(session, uid, now):
         return False
     job, stand = session.get_one(JobRow, uid), session.get_one(ContinuationRow, uid)
@@ -119,7 +119,7 @@ def advance(session: Session, uid: str, now: datetime) -> bool:
 
 
 def _due_data(session: Session, job: JobRow, stand: ContinuationRow, now: datetime) -> str | None:
-    """The hash of the data that the next generation is to be given; None while it is not due, or cannot be made."""
+    """The hash of the data for the next generation; None while it is not due, or cannot be made."""
     spec = spec_of(job)
     rows = job_files.named(session, job.project, spec)
     if len(rows) < len(spec.data_sets):
@@ -163,7 +163,7 @@ def _begin_generation(session: Session, job: JobRow, stand: ContinuationRow, now
 
 
 def _end_generation(session: Session, job: JobRow, stand: ContinuationRow, child: JobRow | None, now: datetime) -> None:
-    """Decide what becomes of the generation's best policy; from then on the next one may begin."""
+    """Decide about the generation's best policy; then the next generation may begin."""
     number, stand.child_uid = stand.generation, None
     job.revision += 1
     if child is None:
@@ -213,10 +213,11 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
 
 
 def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
-    """The champion, and the best of the newest generation that has one; none that was rolled back from, or is of an
-    algorithm that the job does not search: the generation's leaderboard would refuse it.
+    """The champion and the best policy of the newest generation that has one; not one that was rolled back, or whose
+    algorithm the job does not search: the generation's leaderboard would refuse it.
 
-    Of who was trained once more it is what was selected: the other one has trained on what selects, the next time too.
+    For a retrained policy it is the selected candidate: the retrained one has seen the data that select, also for the
+    next generation.
     """
     found, avoided = [], promotions.rolled_back(session, job)
     present, newest = promotions.champion(session, job), newest_best(session, job)
@@ -231,7 +232,7 @@ def _founders(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
 
 
 def _selected(generations: Iterable[JobRow]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Which candidates the retrained policies of jobs come from, each by agent and checkpoint."""
+    """The candidates of the jobs' retrained policies, each by agent and checkpoint."""
     pairs = ((retrained_of(child), best_of(child)) for child in generations)
     return {
         (retrained.agent, retrained.checkpoint.prefix): (best.agent, best.checkpoint.prefix)
@@ -247,6 +248,6 @@ def _searched(job: JobRow) -> set[str]:
 
 
 def _numbered(name: str, number: int, ending: str = "") -> str:
-    """`NAME-3`, cut to what a name may have."""
+    """`NAME-3`, cut to the length of a name."""
     ending = f"-{number}{ending}"
     return f"{name[: _LONGEST_NAME - len(ending)].rstrip('-')}{ending}"

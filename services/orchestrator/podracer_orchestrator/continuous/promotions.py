@@ -1,7 +1,7 @@
-"""What the aliases of a job point at, and what they have pointed at before: promoting, rolling back, the history.
+"""The aliases of a job: promotion, rollback and history.
 
-An alias is a stack: a promotion puts a policy on it, a rollback takes the newest one off again. The leaderboard is told
-through the outbox, in the transaction of the decision.
+An alias is a stack: a promotion pushes a policy, a rollback pops the newest one. The decision's transaction writes the
+leaderboard's update to the outbox.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an alias may point at: an agent's checkpoint, and the evaluation that it is known by, where there is one."""
+    """A policy for an alias: an agent's checkpoint, and its evaluation, if there is one."""
 
     agent: str
     prefix: str
@@ -45,7 +45,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a decision about a generation of a continuous job remembers of it and of the contest."""
+    """The stored facts of a generation and its contest, for a decision about it."""
 
     number: int
     child: str
@@ -55,12 +55,12 @@ class Generation:
 
 
 def default_alias(job: JobRow) -> str:
-    """What a job calls its champion."""
+    """The alias of a job's champion."""
     return spec_of(job).continuous.alias or Continuous.alias
 
 
 def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:
-    """The promotions that were not rolled back, oldest first: the last one is what the alias points at."""
+    """The promotions that were not rolled back, oldest first; the alias points at the last one."""
     query = select(PromotionRow).where(PromotionRow.job_uid == job_uid, PromotionRow.alias == alias)
     found: list[PromotionRow] = []
     for row in session.scalars(query.order_by(PromotionRow.position)):
@@ -72,13 +72,13 @@ def stack(session: Session, job_uid: str, alias: str) -> list[PromotionRow]:
 
 
 def champion(session: Session, job: JobRow) -> PromotionRow | None:
-    """What the job's own alias points at; None before the first promotion."""
+    """The policy of the job's own alias; None before the first promotion."""
     found = stack(session, job.uid, default_alias(job))
     return found[-1] if found else None
 
 
 def rolled_back(session: Session, job: JobRow) -> set[str]:
-    """Prefixes of what the job's own alias was rolled back from, and has not been pointed at again."""
+    """Prefixes of policies that the job's own alias was rolled back from and has not been promoted to again."""
     alias = default_alias(job)
     query = select(PromotionRow.prefix).where(
         PromotionRow.job_uid == job.uid, PromotionRow.alias == alias, PromotionRow.decision == Decision.PROMOTED
@@ -97,9 +97,9 @@ def promote(
     request_id: str = "",
     generation: Generation | None = None,
 ) -> PromotionRow:
-    """Point an alias of `job` at a policy; the same request again changes nothing.
+    """Point an alias of `job` at a policy; repeating the request changes nothing.
 
-    Raises PreconditionFailed where the checkpoint is gone, or the job has no leaderboard yet.
+    Raises PreconditionFailed if the checkpoint is gone, or the job has no leaderboard yet.
     """
     former = _by_request(session, job, request_id)
     if former is not None:
@@ -123,9 +123,9 @@ def promote(
 def rollback(
     session: Session, job: JobRow, now: datetime, *, alias: str = "", reason: str = "", request_id: str = ""
 ) -> PromotionRow:
-    """Point an alias back at what it pointed at before; the same request again changes nothing.
+    """Point an alias back at its former policy; repeating the request changes nothing.
 
-    Raises PreconditionFailed (NO_FORMER_POLICY) where there is nothing before.
+    Raises PreconditionFailed (NO_FORMER_POLICY) if there is none.
     """
     former = _by_request(session, job, request_id)
     if former is not None:
@@ -149,7 +149,7 @@ def rollback(
 def keep(
     session: Session, job: JobRow, decision: Decision, generation: Generation, reason: str, now: datetime
 ) -> PromotionRow:
-    """Note that the job's own alias stays where it is, KEPT or FAILED, and why."""
+    """Record that the job's own alias stays unchanged (KEPT or FAILED), and why."""
     row = _row(session, job, default_alias(job), decision, reason, now, generation)
     present = champion(session, job)
     if present is not None:
@@ -167,7 +167,7 @@ def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> t
         query = query.where(PromotionRow.alias == alias)
     if before:
         if not (before.isdecimal() and len(before) <= 18):
-            message = "is none of this server's: start again"
+            message = "is not a page token of this server: list again from the first page"
             raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
         query = query.where(PromotionRow.position < int(before))
     found = session.scalars(query.order_by(PromotionRow.position.desc()).limit(size + 1)).all()
@@ -175,7 +175,7 @@ def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> t
 
 
 def pointed_at(session: Session, *, besides: Collection[str] = ()) -> dict[str, JobRow]:
-    """What the aliases of all jobs but `besides` (uids) point at, and may be rolled back to: whose alias, by prefix."""
+    """The job whose alias points at, or may roll back to, each checkpoint prefix; without jobs in `besides` (uids)."""
     rows = session.execute(select(PromotionRow.job_uid, PromotionRow.alias).distinct()).all()
     found: dict[str, JobRow] = {}
     for job_uid, alias in rows:
@@ -227,7 +227,7 @@ def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
 
 
 def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> None:
-    """A continuous job, whose environment nobody inspects, has the first promoted policy's."""
+    """A continuous job's environment is not inspected; its leaderboard takes that of the first promoted policy."""
     if job.description is not None:
         return
     if not job.is_continuous:
@@ -251,6 +251,6 @@ def _details(row: PromotionRow) -> dict[str, object]:
 
 
 def is_there(session: Session, prefix: str) -> bool:
-    """Whether a checkpoint can be used: it is there, and sound as far as is known."""
+    """Whether a checkpoint exists and is not known to be damaged."""
     checkpoint = session.get(CheckpointRow, prefix)
     return checkpoint is not None and not checkpoint.refused

@@ -1,1 +1,1 @@
-"""LeaseWork and the calls of lease holders: which pod gets which work, and what comes of renewals and results."""
+"""LeaseWork and the calls of lease holders: assignment of work to pods, renewals and results."""

@@ -1,4 +1,4 @@
-"""What a pod can do, and what keeps it from working for a job."""
+"""The capabilities of a pod, and the obstacles to its work for a job."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Capabilities:
 
 
 def note_passed_over(session: Session, job: JobRow, pod: str, obstacle: str, now: datetime) -> None:
-    """Say once in a job's log why pods get none of its work."""
+    """Record once in a job's log why pods get none of its work."""
     if not any(message.endswith(obstacle) for message in events.messages(session, job, PASSED_OVER)):
         events.record(session, job, PASSED_OVER, f"{pod} gets no work: {obstacle}", now=now, subject=pod)
 
@@ -99,5 +99,5 @@ def _searched(spec: bytes) -> Set[str]:
 
 @functools.lru_cache(maxsize=256)
 def _is_installed(environment_id: str) -> bool:
-    """Whether a package has it, beside the built-in environments and Gymnasium's."""
+    """Whether it is a package's environment, neither built in nor Gymnasium's."""
     return environment_id in known_environments().keys() - BUILT_IN_ENVIRONMENTS.keys()

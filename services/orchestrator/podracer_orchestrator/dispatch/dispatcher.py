@@ -1,4 +1,4 @@
-"""LeaseWork: finds work for a pod, or has it proposed, or lets the pod wait."""
+"""LeaseWork: finds work for a pod, requests a proposal, or lets the pod wait."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Ask:
 
 
 Found = pod_pb2.Lease | ToPropose | None
-"""What there is for a pod: a lease, what has to be proposed first, or nothing."""
+"""What a pod gets: a lease, a cohort that has to be proposed first, or nothing."""
 
 
 class Dispatcher:
@@ -66,7 +66,7 @@ class Dispatcher:
         clock: Clock,
         shares: PoolShares | None = None,
     ) -> None:
-        """`shares`: those of the pool; without any, pods come by themselves."""
+        """`shares`: of the pool; None: pods are started elsewhere."""
         self._transactions = transactions
         self._deadlines = deadlines
         self._tokens = tokens
@@ -78,12 +78,12 @@ class Dispatcher:
         self._waits = WaitingPods()
 
     def drain(self) -> None:
-        """Lease nothing any more; every waiting pod is answered at once."""
+        """Grant no more leases, and answer every waiting pod at once."""
         self._draining = True
         self._changes.notify([WORK])
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. The same request again gets that lease, or None once it has ended."""
+        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended."""
         with self._waits.one_more():
             return await self._lease(ask, self._clock.monotonic() + wait_s)
 
@@ -111,10 +111,10 @@ class Dispatcher:
         return await self._transactions.write(lambda session: self._find(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
-        """Have a job's next cohort proposed when it is this pod's turn; returns the work that the pod finds then.
+        """Request a job's next cohort when it is this pod's turn; returns the work that the pod then finds.
 
-        A pod that has waited for its turn looks for work again first, and takes its own proposal before the next turn
-        begins. Otherwise every waiting pod would look again after each proposal for another one.
+        A pod that has waited for its turn first checks for work again, and takes its own proposal before the next turn
+        begins. Otherwise every waiting pod would check again after each proposal for another pod.
         """
         turn = self._proposer.turn(what.job_uid)
         has_waited = turn.locked()
@@ -122,7 +122,7 @@ class Dispatcher:
             found: Found = await self._look(ask, what.job_uid) if has_waited else what
             if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
                 return found
-            # Where that was in vain there may be a lead to follow.
+            # If that found nothing, there may be a lead to follow.
             return await self._proposer.propose(found, lambda session: self._find(session, ask, what.job_uid))
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
@@ -130,7 +130,7 @@ class Dispatcher:
         return is_repeated, former if is_repeated or self._draining else self._find(session, ask)
 
     def _check_in(self, session: Session, ask: Ask) -> tuple[bool, pod_pb2.Lease | None]:
-        """Record the pod. Whether the same request has had a lease before, and that lease while it lives."""
+        """Record the pod. Returns whether the same request has had a lease, and that lease while it is held."""
         now = self._clock.now()
         pod = pods.check_in(session, ask.report, now)
         former, held = leases.of_asker(session, ask.asker)
@@ -142,9 +142,9 @@ class Dispatcher:
             self._deadlines.renew(former.fence)
             return True, self._message(session, former)
         for lease in held:
-            # A learner works on one lease at a time: whoever asks anew has lost, or forgotten, the one before.
+            # A learner works on one lease at a time: one that asks again has lost, or forgotten, its former lease.
             restarted = lease.instance_id != ask.report.instance_id
-            why = "its learner was started again" if restarted else "its learner asked for other work"
+            why = "its learner was restarted" if restarted else "its learner asked for other work"
             problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
             lease_ends.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
             self._deadlines.end(lease.fence)
@@ -154,15 +154,15 @@ class Dispatcher:
         return False, None
 
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
-        """Lease what there is; else say what has to be proposed; else None.
+        """A lease if there is work; else what has to be proposed; else None.
 
-        The job in whose turn this is comes first, by itself: mostly it is for this that it was asked. Others in which a
-        pod would have to wait for its turn come last: it may get something at once elsewhere.
+        The job whose `turn` this is comes first, as the request was mostly made for it. Jobs in which the pod would
+        have to wait for its turn come last, as another job may have work at once.
         """
         with session.no_autoflush:  # all is stored before; what is changed here is not asked for again
             pod = session.get_one(PodRow, ask.report.name)
             if pod.state in (PodState.DRAINING, PodState.STOPPED):
-                return _exit_message("the pod is not needed any more")
+                return _exit_message("the pod is no longer needed")
             own = session.get(JobRow, turn) if turn else None
             if own is not None and self._shares.may_take(session, pod, own):
                 found = self._find_in(session, own, works.ready(session, own), ask)
@@ -204,14 +204,18 @@ class Dispatcher:
         return self._grant(session, job, round_, ask, left) or self._propose(session, job, left, ask)
 
     def _find_in_team(self, session: Session, job: JobRow, work: WorkRow | None, left: Remainder, ask: Ask) -> Found:
-        """Lead a team as long as there are fewer than the pods suffice for, else follow a lead, else lead after all.
+        """Lead a team while there are fewer teams than the pods suffice for, else follow a lead, else lead after all.
 
-        Who leads begins at once and alone; who follows joins it later. What another lead has lost comes first.
+        A lead begins at once and alone; followers join it later. Work that another lead has lost comes first.
         """
         pod, now, plan = ask.report, self._clock.now(), plan_of(job)
         can_fuse = ask.capabilities.can_fuse
         if not can_fuse or not pod.address:
-            why = "its learner cannot fuse" if not can_fuse else "it does not say where others reach its learner"
+            why = (
+                "its learner does not support fusion"
+                if not can_fuse
+                else "its learner reports no address that other learners can reach"
+            )
             followers.note_unfit(session, job, pod.name, why, now)
             return None
         leads = [lease for lease in leases.held(session, job_uid=job.uid) if lease.kind == WorkKind.TRAIN]
@@ -227,7 +231,7 @@ class Dispatcher:
         return found
 
     def _propose(self, session: Session, job: JobRow, left: Remainder, ask: Ask) -> ToPropose | None:
-        """What the leaderboard has to be asked before there is another cohort to train."""
+        """The request to the leaderboard for another cohort."""
         if job.rounds_over or left.is_empty or not self._proposer.may_ask(job):
             return None
         of_before = works.of_kind(session, job, WorkKind.TRAIN, WorkState.PROPOSING)  # of now, or from before a crash
@@ -242,7 +246,7 @@ class Dispatcher:
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask
     ) -> pod_pb2.Lease | None:
-        """Lease a place in a team, where what is left of the cost pays for it until the end of the lead's round."""
+        """Lease a place in a team, if the remaining cost pays for it until the end of the lead's round."""
         now = self._clock.now()
         place = followers.open_place(session, leads, ask.report.name, plan_of(job).learners, now)
         if place is None:
@@ -257,7 +261,7 @@ class Dispatcher:
     def _grant(
         self, session: Session, job: JobRow, work: WorkRow | None, ask: Ask, left: Remainder | None = None
     ) -> pod_pb2.Lease | None:
-        """Lease a work that waits, if it may begin now. `left` of the budget, where that is known."""
+        """Lease a waiting work, if it may begin now. `left`: the remaining budget, if known."""
         if work is None:
             return None
         change, plan = Change(session, job, work, ask.report.name, self._clock.now()), plan_of(job)
@@ -273,7 +277,7 @@ class Dispatcher:
         lease = leases.grant(session, job, work, ask.asker, what, change.now)
         self._deadlines.begin(lease.fence, job.uid)
         if plan.learners > 1 and work.kind == WorkKind.TRAIN:
-            touch(session, WORK)  # there is somebody to follow
+            touch(session, WORK)  # there is a lead to follow
         return self._message(session, lease)
 
     def _message(self, session: Session, lease: LeaseRow) -> pod_pb2.Lease:

@@ -1,4 +1,4 @@
-"""What a lease's holder may do with it, and what happens to leases whose holder is gone."""
+"""The calls of lease holders, and the end of leases whose holder is gone."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from podracer_orchestrator.works.checkpoints import MemberCommit
 logger = logging.getLogger(__name__)
 
 HANDED_BACK = ("", "DRAINED", "DRAINING", "SHUTDOWN", "SUSPENDED", "STOPPED", "CANCELLED")
-"""Reasons of a release that say nothing against the work."""
+"""Reasons of a release that are no failure of the work."""
 ACCRUAL_S = 2.0
-"""Active time, and what followers cost, is stored this often: a crash forgets no more of it."""
+"""How often active time and the cost of followers are stored; a crash loses at most this much."""
 _SHORTEST_S = 0.05
 
 
@@ -63,7 +63,7 @@ class LeaseOperations:
     async def renew(
         self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
     ) -> pod_pb2.LeaseAction.ValueType:
-        """Give the lease another term, and say whether to go on."""
+        """Give the lease another term; returns whether to continue."""
 
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
@@ -76,7 +76,7 @@ class LeaseOperations:
         return action
 
     async def commit(self, holder: Holder, commits: Sequence[MemberCommit]) -> None:
-        """Make checkpoints count; they must be in the store, complete. Raises DataCorrupted where one is not."""
+        """Commit checkpoints, which must be complete in the store. Raises DataCorrupted if one is not."""
         await self._verify([each.checkpoint for each in commits])
 
         def operation(session: Session) -> None:
@@ -85,11 +85,11 @@ class LeaseOperations:
         await self._transactions.write(operation)
 
     async def pod_of(self, holder: Holder) -> str:
-        """The pod that was granted a lease. Raises NotFound where there is none."""
+        """The pod that was granted a lease. Raises NotFound if there is no such lease."""
         return await self._transactions.read(lambda session: leases.find(session, holder).pod)
 
     async def complete(self, holder: Holder, result: lease_ends.Result) -> None:
-        """End the work with its result; the same again changes nothing."""
+        """End the work with its result; repeating it changes nothing."""
         is_round = isinstance(result, pod_pb2.TrainResult)
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
@@ -110,7 +110,7 @@ class LeaseOperations:
         self._deadlines.end(holder.fence)
 
     async def release(self, holder: Holder, reason: cohort_pb2.Problem) -> None:
-        """Hand the work back undone; the same again changes nothing."""
+        """Hand the work back; repeating it changes nothing."""
 
         def operation(session: Session) -> bool:
             lease = leases.find(session, holder)
@@ -133,7 +133,7 @@ class LeaseOperations:
                 LEASES.add(event="expired")
 
     async def lose_pod(self, pod: str, problem: cohort_pb2.Problem | None, why: str) -> None:
-        """End the leases of a pod whose learner is known to be gone; `problem` where that is held against the work."""
+        """End the leases of a pod whose learner is known to be gone. `problem`: counts as a failure of the work."""
 
         def operation(session: Session) -> list[int]:
             return pods.lose(session, pod, problem, why, self._clock.now())
@@ -149,7 +149,7 @@ class LeaseOperations:
             followers.forget_time_since(session, self._clock.now())
             for job in jobs.in_states(session, frozenset(JobState)):
                 if job.active_since is not None:
-                    job.active_since = self._clock.now()  # nobody knows what went on meanwhile
+                    job.active_since = self._clock.now()  # the time in between is unknown
             return [(lease.fence, lease.job_uid) for lease in leases.held(session)]
 
         for fence, job_uid in await self._transactions.write(operation):
@@ -164,7 +164,7 @@ class LeaseOperations:
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:
-        """Whether it was held until now."""
+        """Expire a lease. Returns whether it was held until now."""
         lease = session.get(LeaseRow, fence)
         if fence not in self._deadlines.expired():
             return False  # renewed while this transaction waited for its turn
@@ -177,10 +177,10 @@ class LeaseOperations:
         return True
 
     def _last_word(self, session: Session, holder: Holder) -> pod_pb2.LeaseAction.ValueType:
-        """Of a lease that was not among its job's when these were read."""
+        """The action for a lease that was not among its job's when these were read."""
         lease = self._held(session, holder)
         if lease_ends.work_of(lease.kind).is_overdue(lease.grant_time, self._clock.now()):
-            raise Fenced(f"{lease.pod} keeps its lease, but has not ended its evaluation in time")
+            raise Fenced(f"{lease.pod} still holds its lease, but its evaluation took too long")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
     async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
@@ -203,7 +203,7 @@ class LeaseOperations:
         return True
 
     async def _verify(self, checkpoints: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """Raise DataCorrupted unless the manifest of each, which is written last, is in the store as committed."""
+        """Raise DataCorrupted unless each manifest, which is written last, is in the store as committed."""
         await asyncio.gather(
             *(asyncio.to_thread(read_manifest, self._store, each.prefix, each.manifest_sha256) for each in checkpoints)
         )
@@ -220,7 +220,7 @@ def _checkpoints(result: pod_pb2.TrainResult) -> list[agent_pb2.CheckpointRefere
 
 
 class Sweep:
-    """The task that looks after time: leases that expire, active time that is counted, pods that fell silent."""
+    """The task for time: it expires leases, counts active time, and notes silent pods."""
 
     def __init__(
         self, transactions: Transactions, deadlines: LeaseDeadlines, operations: LeaseOperations, clock: Clock
@@ -240,14 +240,14 @@ class Sweep:
                 await self._operations.expire_overdue()
                 await self._transactions.write(self.tidy)
             except PodracerError as error:
-                logger.error("the sweep failed, it goes on: %s", error)
+                logger.error("cannot expire overdue leases, retrying: %s", error)
 
     def tidy(self, session: Session) -> None:
-        """Count active time and cost of followers, end jobs with nothing left to use, and note pods that are gone."""
+        """Count active time and the followers' cost, end jobs with a used budget, and note pods that are gone."""
         now = self._clock.now()
         followers.count_costs(session, now)
         for job in jobs.in_states(session, ACTIVE_STATES):
             leases.accrue(job, now)
             touch(session, due_topic(job.uid))
         for pod in pods.silent(session, now):
-            pods.set_state(session, pod.name, PodState.LOST, "it has stopped asking for work")
+            pods.set_state(session, pod.name, PodState.LOST, "it stopped asking for work")

@@ -1,4 +1,4 @@
-"""What the orchestrator tells of itself: spans of what it grants, and metrics."""
+"""Spans of granted leases, and the orchestrator's metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def granted(lease: pod_pb2.Lease, looked_at_ns: int) -> pod_pb2.Lease:
 
 
 class WaitingPods:
-    """How many pods are being found work for."""
+    """The number of pods that wait for work."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -53,19 +53,19 @@ class WaitingPods:
 
 
 class Gauges:
-    """The task that counts what is in the database, where somebody wants metrics."""
+    """The task that updates gauges from the database, if metrics are exported."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
     async def run(self) -> None:
-        """Every few seconds, for ever."""
+        """Update the gauges every few seconds, forever."""
         while True:
             if metrics.are_wanted():
                 try:
                     await self._transactions.read(_set_gauges)
                 except PodracerError as error:
-                    logger.warning("nothing can be counted now: %s", error.message)
+                    logger.warning("cannot update the metrics, retrying: %s", error.message)
             await asyncio.sleep(_EVERY_S)
 
 
@@ -82,5 +82,5 @@ def _set_gauges(session: Session) -> None:
 
 
 def _counts(session: Session, column: InstrumentedAttribute[str]) -> Mapping[str, int]:
-    """How many rows have which value."""
+    """The number of rows by value."""
     return dict(session.execute(select(column, func.count()).group_by(column)).tuples().all())

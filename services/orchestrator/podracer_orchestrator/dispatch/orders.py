@@ -1,4 +1,4 @@
-"""Tells the holders of leases about orders as soon as they change: the next renewal may be most of a minute away."""
+"""Sends orders to lease holders as soon as they change: the next renewal may be most of a minute away."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from podracer_orchestrator.transactions import ChangeFeed, job_topic
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""Between two looks at a job in which nothing is written: some orders depend on the time."""
+"""Seconds between two readings of an unchanged job: some orders depend on the time."""
 WORD_S = 60.0
-"""A holder hears at least this often."""
+"""The longest time between two messages to a holder."""
 
 
 class Orders:
@@ -35,7 +35,7 @@ class Orders:
         self._draining = False
 
     async def watch(self, fence: int) -> AsyncIterator[Action]:
-        """Until the lease has ended, or this server drains. Raises Fenced where it has ended before."""
+        """Stream orders until the lease ends, or this server drains. Raises Fenced if it has ended before."""
         job_uid = self._deadlines.job_of(fence)
         with self._listening(job_uid):
             while self._deadlines.is_running(fence) and not self._draining:
@@ -50,7 +50,7 @@ class Orders:
 
     @contextmanager
     def _listening(self, job_uid: str) -> Iterator[None]:
-        """Look at the job as long as it has listeners."""
+        """Read the job while it has listeners."""
         self._listeners[job_uid] += 1
         if job_uid not in self._tasks:
             self._tasks[job_uid] = asyncio.create_task(self._look(job_uid))
@@ -69,7 +69,7 @@ class Orders:
             try:
                 found = await self._actions.of_job(job_uid)
             except PodracerError as error:
-                logger.warning("the orders of a job could not be read, they are tried again: %s", error)
+                logger.warning("cannot read the orders of a job, retrying: %s", error)
             else:
                 orders = {fence: each for fence, each in found.items() if each != pod_pb2.LEASE_ACTION_CONTINUE}
                 if orders != self._orders.get(job_uid, {}):

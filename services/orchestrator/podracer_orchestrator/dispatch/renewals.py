@@ -1,5 +1,5 @@
-"""Renewals of leases: what pods are told, read once for all leases of a job, and the evaluations that they bring, which
-are stored together."""
+"""Renewals of leases: the orders for pods, read once for all leases of a job, and the pods' evaluations, which are
+stored together."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.train_results import check_evaluations
 
 FRESH_S = 1.0
-"""How long an answer holds while nothing is written: some depend on the time."""
+"""How long an answer is valid while the job is unchanged: some depend on the time."""
 MOST_KNOWN, FORGET_S = 256, 60.0
 AT_ONCE = 100
-"""Pods whose evaluations are stored together at most."""
+"""The most pods whose evaluations are stored together."""
 PAUSE_S = 0.03
-"""Between two such transactions: what comes meanwhile shares the next one."""
+"""Seconds between two such transactions: evaluations that arrive meanwhile share the next one."""
 
 Action: TypeAlias = pod_pb2.LeaseAction.ValueType
 
@@ -60,7 +60,7 @@ class LeaseActions:
         self._reading: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def of_job(self, job_uid: str) -> Mapping[int, Action]:
-        """By fence, of the leases that are held and may be: see `actions`."""
+        """The actions of a job's held leases by fence; see `actions`."""
         async with self._reading[job_uid]:
             version, now = self._changes.version(job_topic(job_uid)), self._clock.monotonic()
             known = self._known.get(job_uid)
@@ -71,7 +71,7 @@ class LeaseActions:
         return known.actions
 
     def _forget_old(self, now: float) -> None:
-        """Drop what nobody has asked for lately, once there is much of it."""
+        """Drop answers that were not used lately, once there are many."""
         if len(self._known) <= MOST_KNOWN:
             return
         for job_uid, known in list(self._known.items()):
@@ -81,7 +81,7 @@ class LeaseActions:
 
 
 def actions(session: Session, job_uid: str, now: datetime) -> Mapping[int, Action]:
-    """What the holder of each lease of a job is told. An evaluation that has not ended in time is left out."""
+    """The action for the holder of each lease of a job. Evaluations that take too long are left out."""
     query = (
         select(LeaseRow.fence, LeaseRow.lead_fence, LeaseRow.kind, LeaseRow.grant_time, PodRow.state)
         .outerjoin(PodRow, PodRow.name == LeaseRow.pod)
@@ -118,7 +118,7 @@ class _Held:
 
 
 def _of_job(job: JobRow, now: datetime) -> Action:
-    """What all who train for the job are told."""
+    """The orders of all pods that train for the job."""
     if job.time_to_target_s is not None:
         return pod_pb2.LEASE_ACTION_FINISH  # the job only waits for its ensemble
     limit_s = plan_of(job).budget.active_time_s
@@ -128,8 +128,7 @@ def _of_job(job: JobRow, now: datetime) -> Action:
 
 
 def _too_many(job: JobRow, held: list[_Held]) -> set[int]:
-    """The leases that are to go where the job has come to want fewer pods, or fewer teams, than hold some: the newest,
-    of teams with all of their followers."""
+    """The leases to end if the job wants fewer pods or teams than hold leases: the newest, teams with all followers."""
     plan = plan_of(job)
     leads = sum(each.kind == WorkKind.TRAIN for each in held)
     if len(held) <= plan.max_pods and leads <= plan.max_teams:
@@ -148,7 +147,7 @@ class _Received:
 
 
 class EvaluationBatcher:
-    """Stores evaluations; what comes while it does goes together into the next transaction."""
+    """Stores evaluations; those that arrive meanwhile go together into the next transaction."""
 
     def __init__(self, transactions: Transactions, deadlines: LeaseDeadlines, clock: Clock) -> None:
         self._transactions = transactions
@@ -158,7 +157,7 @@ class EvaluationBatcher:
         self._storing: asyncio.Task[None] | None = None
 
     async def store(self, holder: Holder, evaluations: Sequence[agent_pb2.Evaluation]) -> None:
-        """Returns once they are durable; one that comes twice is recorded once, by its id.
+        """Returns once they are durable. A repeated evaluation is recorded once, by its id.
 
         Raises Fenced unless the lease is held, and InvalidInput for an evaluation that is not of its cohort.
         """
@@ -175,7 +174,7 @@ class EvaluationBatcher:
             await asyncio.sleep(PAUSE_S)
 
     async def _answer(self, batch: Sequence[_Received]) -> None:
-        """Store them together; where that fails by one of them, one by one."""
+        """Store them together; if one of them fails, one by one."""
         problems: Sequence[Exception | None]
         try:
             problems = await self._transactions.write(functools.partial(self._store, batch=batch))
@@ -194,7 +193,7 @@ class EvaluationBatcher:
                 each.stored.set_exception(problem)
 
     def _store(self, session: Session, batch: Sequence[_Received]) -> list[PodracerError | None]:
-        """What is wrong with each; the others are stored."""
+        """The error of each refused one; the others are stored."""
         loaded = leases.load(session, [each.holder.fence for each in batch])
         agents = checkpoints.agents_of(session, [lease.work_id for lease in loaded.values()])
         problems: list[PodracerError | None] = []

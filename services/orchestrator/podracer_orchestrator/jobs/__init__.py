@@ -1,1 +1,1 @@
-"""What a job is: its rows and states, what its spec asks for, the files and agents it starts from, listing jobs."""
+"""Jobs: rows and states, the plan from the spec, files and founders, listing."""

@@ -1,4 +1,4 @@
-"""What a job may still use, and what of it a round is given. Numbers only, no tables."""
+"""The remaining budget of a job, and the part of it for a round. Numbers only, no tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 _LATE_PART, _LEAST_LATE_S = 0.1, 6.0
 _CRUMB = 0.01
-"""Part of a budget that is too little to begin another round with."""
+"""The fraction of a budget that is too small for another round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a job may use in all; None: no limit. Cost is in device seconds: those of a pod's processors, or of its
-    GPU."""
+    """The limits of a job; None: no limit. Cost is in device seconds, of a pod's processors or of its GPU."""
 
     env_steps: int | None = None
     active_time_s: float | None = None
@@ -21,19 +20,19 @@ class Budget:
 
     @property
     def late_s(self) -> float:
-        """Seconds of time, or of cost, by which a job may end late: so much is for its last evaluations."""
+        """Seconds of time or cost by which a job may end late, for its last evaluations."""
         limits = [limit for limit in (self.active_time_s, self.cost_s) if limit is not None]
         return max(_LEAST_LATE_S, _LATE_PART * min(limits, default=math.inf))
 
     @property
     def can_be_reserved(self) -> bool:
-        """Whether there is anything of which leases reserve a part: of time they do not, it passes for all at once."""
+        """Whether there is a limit of which leases reserve a part. They reserve no time: it passes for all at once."""
         return self.env_steps is not None or self.cost_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What committed checkpoints have used, and what leases have reserved beyond that."""
+    """The use by committed checkpoints, and the further reservation by leases."""
 
     env_steps: int = 0
     active_time_s: float = 0.0
@@ -68,7 +67,7 @@ class RoundLimits:
     time_s: float | None = None
 
     def after(self, member_env_steps: int, time_s: float) -> RoundLimits:
-        """What is left of it after that much; never nothing, so that the work can still be completed."""
+        """The rest of the round after that much; never zero, so that the work can still be completed."""
         return RoundLimits(
             max(1, self.member_env_steps - member_env_steps) if self.member_env_steps else 0,
             max(0.1, self.time_s - time_s) if self.time_s is not None else None,
@@ -87,7 +86,7 @@ class Grant:
 
 
 def remainder(budget: Budget, usage: Usage) -> Remainder:
-    """What no checkpoint has used and no lease has reserved."""
+    """The budget that no checkpoint has used and no lease has reserved."""
     return Remainder(
         env_steps=None
         if budget.env_steps is None
@@ -105,8 +104,8 @@ def _seconds_left(limit_s: float | None, used_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """Among how many teams what is left is shared, how many steps a pod has done in a second so far and what that has
-    cost (0: unknown), and how many pods a team has."""
+    """The number of teams that share the remaining budget, a pod's steps per second so far and their cost (0: unknown),
+    and the number of pods in a team."""
 
     teams: int = 1
     env_steps_per_second: float = 0.0
@@ -115,12 +114,11 @@ class BudgetSplit:
 
 
 def cut_round(round_: RoundLimits, left: Remainder, members: int, split: BudgetSplit) -> Grant | None:
-    """Cut a round to what is left; None where nothing is.
+    """Cut a round to the remaining budget; None if it is used.
 
-    A round that says how much it uses takes that; one that does not (steps in a round of seconds, and cost always)
-    takes a team's share, and no more than twice what it can be expected to use, so that the other teams of the job
-    still find something. Of a share of the cost each pod of the team has its part, with which it ends its round. Every
-    member gets a step at least.
+    A round reserves what it is known to use. If that is unknown (steps in a round of seconds, and cost always), it
+    reserves a team's share, and at most twice its expected use, so that other teams of the job get some. Each pod of
+    the team has its part of the cost, and ends its round with it. Every member gets at least one step.
     """
     if left.is_empty:
         return None

@@ -1,4 +1,4 @@
-"""Agents of other jobs that a job's first agents start from: looked up, checked, and kept while they are needed."""
+"""Founders, the agents of other jobs that a job's first agents start from: lookup, checks, retention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkR
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The spec with the whole reference of each founder's checkpoint.
 
-    Raises InvalidInput for one that was not committed as it says, in this project.
+    Raises InvalidInput for a checkpoint that was not committed like this in the project.
     """
     violations = []
     result = job_pb2.JobSpec()
@@ -41,7 +41,7 @@ def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
 
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
-    """Whether a checkpoint's agent was trained with the spaces of the environment of `job`; False where it is gone."""
+    """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if it is gone."""
     row = session.get(CheckpointRow, prefix)
     owner = None if row is None else session.get(JobRow, row.job_uid)
     if owner is None or owner.description is None:
@@ -51,7 +51,7 @@ def fits(session: Session, job: JobRow, prefix: str) -> bool:
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:
-    """An agent as a founder; None where its checkpoint is gone or damaged, or nobody knows what it was trained with."""
+    """An agent as a founder; None if its checkpoint is gone or damaged, or its specification is unknown."""
     row = session.get(CheckpointRow, prefix)
     if row is None or row.refused:
         return None
@@ -67,7 +67,7 @@ def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Fo
 
 
 def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]:
-    """The cohort in which the agent of a checkpoint was trained last; empty where nobody knows."""
+    """The cohort in which the agent of a checkpoint was last trained; empty if unknown."""
     query = (
         select(WorkRow)
         .join(MemberRow, MemberRow.work_id == WorkRow.id)
@@ -78,7 +78,7 @@ def cohort_of(session: Session, row: CheckpointRow) -> list[agent_pb2.AgentSpec]
 
 
 def needed(session: Session) -> dict[str, JobRow]:
-    """The checkpoints that the jobs which live start from: who needs it, by prefix."""
+    """The checkpoints that live jobs start from: the job that needs each, by prefix."""
     live = select(JobRow).where(JobRow.state.in_([state.value for state in LIVE_STATES]))
     found: dict[str, JobRow] = {}
     for job in session.scalars(live):

@@ -1,4 +1,4 @@
-"""The uploaded files that a job names, its code and its data sets: found when it is made, kept while it is there."""
+"""A job's uploaded files (code and data sets): found when it is created, kept while it exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CODE, DATA_SET = "CODE", "DATA_SET"
 
 
 def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[ArtifactRow]:
-    """The files that a spec names. Raises InvalidInput that names each one which was not uploaded as it says."""
+    """The files of a spec. Raises InvalidInput that names each file which was not uploaded like this."""
     found, violations = [], []
     for field, reference, kind in _references(spec):
         query = select(ArtifactRow).where(ArtifactRow.project == project, ArtifactRow.key == reference.key)
@@ -33,7 +33,7 @@ def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[Artifact
 
 
 def named(session: Session, project: str, spec: job_pb2.JobSpec) -> dict[str, ArtifactRow]:
-    """What the data sets that a spec has by name stand for now, by argument; without those that are not there."""
+    """The current contents of a spec's named data sets, by argument; without missing ones."""
     found = {name: session.get(ArtifactRow, (project, data_set)) for name, data_set in spec.data_sets.items()}
     return {name: row for name, row in found.items() if row is not None and row.kind == DATA_SET}
 
@@ -41,7 +41,7 @@ def named(session: Session, project: str, spec: job_pb2.JobSpec) -> dict[str, Ar
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
     """The spec with the newest versions of its data sets by name; a continuous one keeps the names only.
 
-    Raises InvalidInput that names each one which is not there.
+    Raises InvalidInput that names each missing one.
     """
     rows, violations = named(session, project, spec), []
     result = job_pb2.JobSpec()
@@ -65,7 +65,7 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
 
 
 def keep(session: Session, job: JobRow, spec: job_pb2.JobSpec) -> None:
-    """Keep a new job's files from being deleted before it is. Raises as `find` does."""
+    """Protect a new job's files from deletion. Raises as `find` does."""
     rows = [*find(session, job.project, spec), *named(session, job.project, spec).values()]
     for artifact_id in sorted({row.artifact_id for row in rows}):
         session.add(JobFileRow(job_uid=job.uid, project=job.project, artifact_id=artifact_id))
@@ -94,7 +94,7 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentSpec:
-    """The environment as a pod is told it: with the job's data sets."""
+    """The environment for a pod: with the job's data sets."""
     environment = environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     for name, reference in spec.data.items():

@@ -1,4 +1,4 @@
-"""Jobs in the database: making and finding them, and every change of their state."""
+"""Jobs in the database: creation, lookup, and all changes of state."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A checked request for a job. `description` is None where the environment has to be inspected first; `warnings`
-    are what its user should know. One that a continuous job makes has its uid as `parent_uid`, and a number."""
+    """A checked request for a job. `description` is None if the environment has to be inspected first; `warnings` are
+    for the user. A generation has its continuous job's uid as `parent_uid`, and a number."""
 
     project: str
     job_id: str
@@ -42,8 +42,8 @@ class NewJob:
 def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
     """Store a job, or return the one that the same request made before.
 
-    Its data sets by name are looked up here; those of a continuous job only have to be there. Raises AlreadyExists for
-    a taken id, InvalidInput for files that were not uploaded, Exhausted where the project has all jobs it may have.
+    Looks up data sets by name; those of a continuous job only have to exist. Raises AlreadyExists for a taken id,
+    InvalidInput for files that were not uploaded, Exhausted if the project's quota of jobs is used.
     """
     if new.request_id:
         query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
@@ -88,12 +88,12 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
 
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
-    """A checked spec with what has to be looked up: data sets by name, founders. Raises InvalidInput."""
+    """A checked spec with looked-up data sets and founders. Raises InvalidInput."""
     return founders.resolved(session, project, job_files.resolved(session, project, spec))
 
 
 def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
-    """Store what is known of the job's environment, and have its leaderboard made."""
+    """Store the description of the job's environment, and create its leaderboard."""
     job.description = encode(description)
     outbox.create_leaderboard(session, job, founders.fitting(session, job))
 
@@ -128,19 +128,19 @@ def is_taken(session: Session, project: str, job_id: str) -> bool:
 
 
 def children(session: Session, job: JobRow) -> Sequence[JobRow]:
-    """The jobs that a continuous job has made, oldest first."""
+    """The generations of a continuous job, oldest first."""
     if not job.is_continuous:
         return []
     return session.scalars(select(JobRow).where(JobRow.parent_uid == job.uid).order_by(JobRow.generation)).all()
 
 
 def newest_best(session: Session, job: JobRow) -> JobRow | None:
-    """Of the jobs that it has made, the newest one that has a candidate."""
+    """The newest generation that has a candidate."""
     return next((child for child in reversed(children(session, job)) if child.best is not None), None)
 
 
 def get_by_uid(session: Session, uid: str) -> JobRow:
-    """The job of a uid that the caller has from the database. Raises NotFound where it was deleted since."""
+    """The job of a uid that the caller has from the database. Raises NotFound if it was deleted since."""
     job = session.get(JobRow, uid)
     if job is None:
         raise NotFound(f"the job with uid {uid} is gone", uid=uid)
@@ -148,7 +148,7 @@ def get_by_uid(session: Session, uid: str) -> JobRow:
 
 
 def load(session: Session, uids: Collection[str]) -> Sequence[JobRow]:
-    """Several at once."""
+    """Several jobs at once."""
     return session.scalars(select(JobRow).where(JobRow.uid.in_(uids))).all()
 
 
@@ -171,7 +171,7 @@ def in_states(session: Session, states: Collection[JobState]) -> Sequence[JobRow
 
 
 def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> bool:
-    """Take a job to its next state; True where that is another one. Raises PreconditionFailed where it cannot go."""
+    """Take a job to its next state; True if the state changes. Raises PreconditionFailed if the signal is invalid."""
     is_described = job.is_continuous or job.description is not None
     state = next_state(JobState(job.state), what, described=is_described, started=job.start_time is not None)
     if state == job.state:
@@ -185,7 +185,7 @@ def signal(session: Session, job: JobRow, what: JobSignal, now: datetime) -> boo
 
 
 def succeed(session: Session, job: JobRow, outcome: JobOutcome, message: str, now: datetime) -> None:
-    """End a job well."""
+    """End a job successfully."""
     signal(session, job, JobSignal.SUCCEED, now)
     job.outcome = outcome
     _end(session, job, "JOB_SUCCEEDED", message, now)
@@ -199,7 +199,7 @@ def fail(session: Session, job: JobRow, problem: cohort_pb2.Problem, now: dateti
 
 
 def cancel(session: Session, job: JobRow, now: datetime) -> None:
-    """End a job because its user says so, and those that it has made; nothing changes where it has ended already."""
+    """Cancel a job and its generations for its user; nothing changes if it has already ended."""
     for child in children(session, job):
         cancel(session, child, now)
     if JobState(job.state) in FINAL_STATES:

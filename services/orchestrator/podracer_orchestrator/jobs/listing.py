@@ -36,13 +36,13 @@ _EXPECTED = "state, display_name, environment, labels.KEY or create_time"
 
 @dataclass(slots=True)
 class JobFilter:
-    """What the database selects by, and what has to be so of a job's spec besides."""
+    """A filter: conditions for the database, and further ones on a job's spec."""
 
     columns: list[ColumnElement[bool]] = field(default_factory=list)
     checks: list[Callable[[job_pb2.JobSpec], bool]] = field(default_factory=list)
 
     def takes(self, job: JobRow) -> bool:
-        """Whether a job that the database has selected is one of those wanted."""
+        """Whether a job that the database has selected passes the filter."""
         if not self.checks:
             return True
         spec = spec_of(job)
@@ -50,7 +50,7 @@ class JobFilter:
 
 
 def parse_filter(text: str) -> JobFilter:
-    """Raises InvalidInput for anything that is not such a filter, with the place and what would be right there."""
+    """Parse a filter. Raises InvalidInput with the place of a mistake and what is expected there."""
     found, place, goes_on = JobFilter(), 0, bool(text.strip())
     if len(text) > MAX_LENGTH:
         _refuse(MAX_LENGTH, f"expected at most {MAX_LENGTH:,} characters")
@@ -76,7 +76,7 @@ def page(
         last = session.get(JobRow, token)
         if last is None:
             raise InvalidInput(
-                "page_token is none of this server's, or its job was deleted: start again",
+                "page_token is unknown, or its job was deleted: list again from the first page",
                 violations=[FieldViolation("page_token", "unknown")],
             )
         earlier = (JobRow.create_time == last.create_time) & (JobRow.uid < last.uid)

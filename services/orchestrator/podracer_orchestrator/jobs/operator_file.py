@@ -1,4 +1,4 @@
-"""A file that an operator writes: a JSON object with an entry of the same fields for each name."""
+"""An operator's file: a JSON object with an entry of the same fields for each name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Entry = TypeVar("Entry")
 
 
 class OperatorFile(Generic[Entry]):
-    """Its entries by name, read again whenever the file changes; without a file there are none."""
+    """The file's entries by name, read again whenever it changes; empty without a file."""
 
     def __init__(
         self, what: str, path: Path | None, fields: Sequence[str], parse: Callable[[str, Mapping[str, Any]], Entry]
     ) -> None:
-        """`parse` makes an entry of its name and its fields; its ValueError says what is wrong with them.
+        """`parse` makes an entry of its name and its fields; it raises ValueError for invalid ones.
 
-        Raises InvalidInput, naming the place, for a file that cannot be read, or says what is none.
+        Raises InvalidInput that names the place, for a file that cannot be read or is malformed.
         """
         self._what, self._path, self._fields, self._parse = what, path, fields, parse
         self._stamp = _stamp(path)
@@ -31,14 +31,14 @@ class OperatorFile(Generic[Entry]):
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """Those of now. A file that has become wrong is logged once, and changes nothing."""
+        """The current entries. A file that has become invalid is logged once and changes nothing."""
         stamp = _stamp(self._path)
         if self._path is not None and stamp != self._stamp:
             self._stamp = stamp
             try:
                 self._entries = self._read(self._path)
             except InvalidInput as error:
-                logger.error("%s stays as it was: %s", self._path, error)
+                logger.error("keeping the former content of %s: %s", self._path, error)
         return self._entries
 
     def _read(self, path: Path) -> Mapping[str, Entry]:
@@ -48,7 +48,7 @@ class OperatorFile(Generic[Entry]):
                 raise ValueError("expected an object with an entry for each name")
             return {name: self._entry(name, fields) for name, fields in found.items()}
         except (OSError, ValueError) as error:
-            problem = f"is no JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+            problem = f"is not valid JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
             problem = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else problem
             raise InvalidInput(f"{self._what} {path}: {problem}", reason="INVALID_SETTING") from error
 
@@ -62,7 +62,7 @@ class OperatorFile(Generic[Entry]):
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """What tells a changed file; None where there is none."""
+    """A stamp that differs for a changed file; None without a file."""
     try:
         status = None if path is None else path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What of a job's spec the orchestrator itself decides by, every default filled in; and kinds of pods."""
+"""The parts of a job's spec that the orchestrator uses, with defaults filled in; and kinds of pods."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from podracer_orchestrator.tables import JobRow
 MIB = 1 << 20
 _FUSED_BYTES = 400 * MIB
 _PROCESS_BYTES = 250 * MIB
-"""First guesses: a learner that does all by itself, and each process of a split pod (measured: 240 to 330 MiB)."""
+"""First estimates: of a fused learner, and of each process of a split pod (measured: 240 to 330 MiB)."""
 
 _NAME = re.compile(
     r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?(?:-on-(?P<profile>.+))?"
 )
 
 MAX_AUTOMATIC_MEMBERS = 16
-"""Agents of an automatic cohort at most: beyond it a pod gains little and the tournament waits for its slowest."""
+"""The most agents of an automatic cohort: beyond it a pod gains little, and the tournament waits for its slowest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """The processes of a pod. `workers` 0 in the fused layout; `threads` of each process, 0: what the machine gives;
-    `profile` says where they run, of those that the operator lists, "": anywhere."""
+    """The processes of a pod. `workers` is 0 in the fused layout; `threads` of each process, 0: chosen by the machine;
+    `profile`: one of the operator's pod profiles, "": anywhere."""
 
     is_fused: bool = True
     workers: int = 0
@@ -52,7 +52,7 @@ class PodKind:
 
     @classmethod
     def parse(cls, name: str) -> PodKind:
-        """The kind of a name; what is no kind's name gives the plainest one."""
+        """The kind of a name; a malformed name gives the default kind."""
         match = _NAME.fullmatch(name)
         if match is None:
             return cls()
@@ -65,23 +65,23 @@ class PodKind:
 
     @property
     def busy_processes(self) -> int:
-        """Those that compute at the same time. A split pod's learner and its workers take turns, or one of them has
-        time to spare, and its evaluator waits for most of it: on two cores Ant-v5 with a worker of two threads takes
-        6,700 steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
+        """The number of processes that compute at the same time. A split pod's learner and workers take turns, or one
+        of them has time to spare, and its evaluator mostly waits. On two cores Ant-v5 with a worker of two threads
+        takes 6,700 steps/s in lock-step and 7,500 ahead, with one thread each 4,200 and 6,000."""
         return max(self.workers, 1)
 
     @property
     def memory_bytes(self) -> int:
-        """What a pod needs, as long as nobody has measured one."""
+        """What a pod needs, until one has been measured."""
         return _FUSED_BYTES if self.is_fused else (self.workers + 2) * _PROCESS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The orchestrator's view of a spec. `members` 0 means automatic; `target_return` None means that there is none.
+    """The orchestrator's view of a spec. `members` 0: automatic; `target_return` None: no target.
 
-    `cpu` (cores) and `memory_bytes` (0: not said) are what a pod of `kind` needs. A cohort is trained by a team of
-    `learners` pods, of which the lead is enough: at least `min_pods` of them lead, at most `max_teams`.
+    `cpu` (cores) and `memory_bytes` (0: unset) are the needs of a pod of `kind`. A team of `learners` pods trains a
+    cohort; its lead alone is enough. At least `min_pods` and at most `max_teams` pods lead.
     """
 
     budget: Budget
@@ -101,15 +101,15 @@ class JobPlan:
 
     @property
     def max_pods(self) -> int:
-        """Pods at most, of all teams."""
+        """The most pods of all teams."""
         return self.max_teams * self.learners
 
     def teams(self, pods: int) -> int:
-        """Cohorts that so many pods train at once; the last team may not be complete."""
+        """The number of cohorts that so many pods train at once; the last team may be incomplete."""
         return max(1, math.ceil(pods / self.learners))
 
     def places(self, teams: int) -> int:
-        """Agents that a pod trains at once where `teams` of them share the population."""
+        """The agents that a pod trains at once if `teams` share the population."""
         return self.members or min(MAX_AUTOMATIC_MEMBERS, math.ceil(self.population / max(1, teams)))
 
 
@@ -142,7 +142,7 @@ def _plan(stored: bytes) -> JobPlan:
 
 
 def _kind(pod: Pod, is_built_in: bool) -> PodKind:
-    """A pod whose job says how many cores it needs has so many threads, whatever else runs beside it."""
+    """The kind of a job's pods. If the job sets the cores, each pod has that many threads, whatever runs beside it."""
     is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
     kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu, profile=pod.profile)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0

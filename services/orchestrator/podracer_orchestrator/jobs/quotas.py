@@ -1,10 +1,10 @@
-"""How much of everything a project may have: a file that an operator writes, read again whenever it changes.
+"""Quotas of projects: a file of the operator, read again whenever it changes.
 
 ```json
 {"projects/research": {"jobs": 20, "pods": 32, "upload_bytes": 100000000000}, "*": {"jobs": 5, "pods": 8}}
 ```
 
-`*` is for the projects that are not named; what is left out has no limit.
+`*` is for all other projects; a missing limit means no limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHERS = "*"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of a project: jobs that have not ended, pods that work at the same time, bytes of uploaded files."""
+    """Limits of a project: unfinished jobs, pods that work at the same time, bytes of uploaded files."""
 
     jobs: float = math.inf
     pods: float = math.inf
@@ -39,34 +39,34 @@ UNLIMITED = Quota()
 
 
 class Quotas:
-    """The quotas of a file, which is read again whenever it changes; without one nothing is limited."""
+    """The quotas of a file, which is read again whenever it changes; no limits without a file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises InvalidInput for a file that cannot be read, or says what is none."""
+        """Raises InvalidInput for a file that cannot be read or is malformed."""
         self._file = OperatorFile("quotas", path, [field.name for field in fields(Quota)], _quota)
 
     def of(self, project: str) -> Quota:
-        """A project's; `project` is its id."""
+        """The quota of a project; `project` is its id."""
         quotas = self._file.entries
         return quotas.get(f"projects/{project}") or quotas.get(OTHERS) or UNLIMITED
 
 
 def require_job(session: Session, project: str, quota: Quota) -> None:
-    """Raise Exhausted (QUOTA_EXCEEDED) where a project may not have another job now."""
+    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not have another job now."""
     live = [state.value for state in LIVE_STATES]
     query = select(func.count()).where(JobRow.project == project, JobRow.state.in_(live))
     count = session.scalars(query).one()
     if count >= quota.jobs:
-        raise _exceeded(project, f"has {count} unfinished jobs, it may have {quota.jobs:g}: wait for one, or cancel it")
+        raise _exceeded(project, f"has {count} unfinished jobs of {quota.jobs:g} allowed: wait for one, or cancel one")
 
 
 def require_upload(session: Session, project: str, size_bytes: int, quota: Quota) -> None:
-    """Raise Exhausted (QUOTA_EXCEEDED) where a project may not store so many bytes more."""
+    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not store so many bytes more."""
     query = select(func.coalesce(func.sum(ArtifactRow.size_bytes), 0)).where(ArtifactRow.project == project)
     stored = int(session.scalars(query).one())
     if stored + size_bytes > quota.upload_bytes:
-        what = f"has uploads of {stored} bytes, with {size_bytes} more it would pass its {quota.upload_bytes:g}"
-        raise _exceeded(project, f"{what}: delete some")
+        what = f"has {stored} bytes of uploads; {size_bytes} more exceed its limit of {quota.upload_bytes:g}"
+        raise _exceeded(project, f"{what}: delete some uploads")
 
 
 def pods_of(session: Session) -> dict[str, int]:
@@ -78,7 +78,7 @@ def pods_of(session: Session) -> dict[str, int]:
 
 def _quota(project: str, limits: Mapping[str, Any]) -> Quota:
     if project != OTHERS and not project.startswith("projects/"):
-        raise ValueError(f"{project!r} is no project: expected projects/…, or * for those that are not named")
+        raise ValueError(f"{project!r} is not a project: expected projects/…, or * for all other projects")
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{project}: {name} is {value!r}, expected a whole number of 0 or more")

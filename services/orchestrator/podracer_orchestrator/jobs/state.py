@@ -59,8 +59,8 @@ _TRANSITIONS: Mapping[tuple[JobState, JobSignal], JobState] = {
 def next_state(state: JobState, signal: JobSignal, *, described: bool = True, started: bool = False) -> JobState:
     """The state after `signal`.
 
-    A resumed job goes back to where it would be without the pause: VALIDATING until its environment is `described`,
-    PENDING until it has `started`, RUNNING from then on. Raises PreconditionFailed where the signal cannot come.
+    A resumed job gets the state that it would have without the pause: VALIDATING until its environment is `described`,
+    PENDING until it has `started`, RUNNING from then on. Raises PreconditionFailed for an invalid signal.
     """
     if state is JobState.SUSPENDED and signal is JobSignal.RESUME:
         if not described:
@@ -69,5 +69,7 @@ def next_state(state: JobState, signal: JobSignal, *, described: bool = True, st
     following = _TRANSITIONS.get((state, signal))
     if following is None:
         reason = "JOB_ENDED" if state in FINAL_STATES else "WRONG_JOB_STATE"
-        raise PreconditionFailed(f"a job that is {state} cannot go on as if {signal}", reason=reason, state=state)
+        raise PreconditionFailed(
+            f"the job is {state}; it cannot go on after this: {signal}", reason=reason, state=state
+        )
     return following

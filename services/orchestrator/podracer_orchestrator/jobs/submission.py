@@ -1,4 +1,4 @@
-"""From a client's request to a job that can be stored, or to a changed one."""
+"""A client's request -> a job to store, or a changed one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHANGEABLE = (
 
 
 def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = ()) -> NewJob:
-    """Check a request and fill in its defaults; `profiles` are those of pods. Raises InvalidInput: every bad field."""
+    """Check a request and fill in its defaults; `profiles`: pod profiles. Raises InvalidInput with every mistake."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
     decoded = _decoded(request.spec)
@@ -72,9 +72,9 @@ def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
 
 
 def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:
-    """What is known of a built-in environment without starting it; None for any other.
+    """The description of a built-in environment, without starting it; None for any other.
 
-    Arguments may change its spaces, or be wrong, so with these it has to be started.
+    With arguments it has to be started: they may change its spaces, or be wrong.
     """
     info = BUILT_IN.get(spec.environment.id)
     if info is None or info.observation_space is None or info.action_space is None:
@@ -98,7 +98,7 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
             raise names.wrong_field("update_mask", f"{path!r} cannot be changed; these can: {', '.join(_CHANGEABLE)}")
     source = job_pb2.JobSpec()
     source.CopyFrom(new)
-    source.pod.SetInParent()  # what a section leaves out is unset, also where there is no section
+    source.pod.SetInParent()  # keys that a section omits are unset, even without the section
     source.objective.SetInParent()
     FieldMask(paths=paths).MergeMessage(source, result, replace_message_field=True, replace_repeated_field=True)
     result = checked(result)
@@ -108,10 +108,10 @@ def changed(spec: job_pb2.JobSpec, new: job_pb2.JobSpec, paths: Sequence[str]) -
 
 
 def _check_extensions(evolution: Evolution) -> None:
-    """Refuse a generator or an updater that is not there.
+    """Refuse a missing generator or updater.
 
-    Where the leaderboard is installed beside us, as on one machine, its extensions are known here. Where it is not, the
-    leaderboard refuses the name itself when it is told of the job, which fails then.
+    If the leaderboard is installed beside the orchestrator, as on one machine, its extensions are known here. Otherwise
+    the leaderboard refuses the name when its board is created, and the job fails.
     """
     for kind, group in _EXTENSIONS.items():
         name, known = getattr(evolution, kind), set(entry_points(group=group).names)
@@ -121,13 +121,13 @@ def _check_extensions(evolution: Evolution) -> None:
 
 
 def _check_installed(kind: str, name: str, known: Sequence[str], field: str) -> None:
-    """Refuse an extension that is not there. Of a package that offers one we only know the name: it may need torch."""
+    """Refuse a missing extension. Only its name is checked: loading it may need torch."""
     if name not in known:
         raise names.wrong_field(field, f"no {kind} {name[:100]!r} is installed; there are: {', '.join(known)}")
 
 
 def _check_profile(name: str, known: Collection[str]) -> None:
-    """Refuse a profile that the operator does not list. A pool of processes has none: its pods have one place."""
+    """Refuse a profile that the operator has not defined. The local pool has none: all pods run on this machine."""
     if name and name not in known:
         there_are = f"there are: {', '.join(sorted(known))}" if known else "this server has none: leave it out"
         raise names.wrong_field("pod.profile", f"no pod profile {name!r}; {there_are}")

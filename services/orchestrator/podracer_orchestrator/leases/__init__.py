@@ -1,1 +1,1 @@
-"""Leases: their rows, those that follow another, their deadlines in memory, and what they tell pods."""
+"""Leases: rows, followers, deadlines in memory, and messages for pods."""

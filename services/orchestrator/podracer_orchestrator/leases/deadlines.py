@@ -1,4 +1,4 @@
-"""What of a lease lives in memory only: its deadline, and what its pod reports beyond its commits."""
+"""The parts of a lease in memory only: its deadline, and its pod's reports beyond commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podracer_orchestrator.clock import Clock
 
 @dataclass(slots=True)
 class LiveReport:
-    """What a pod said in its last renewal: totals of its lease, for display only."""
+    """A pod's last renewal: totals of its lease, for display only."""
 
     member_env_steps: Mapping[str, int] = field(default_factory=dict)
     env_steps_per_second: float = 0.0
@@ -31,8 +31,8 @@ class _Term:
 class LeaseDeadlines:
     """The deadlines of the held leases, by fence.
 
-    A lease whose deadline is not known here is refused: only `begin` makes one known, so that nothing is renewed
-    that has been given up already. For several threads: each call is one step, or looks at a copy.
+    A lease without a deadline here is refused. Only `begin` adds one, so an ended lease is never renewed. Thread-safe:
+    each call is atomic, or reads a copy.
     """
 
     def __init__(self, clock: Clock, term_s: float) -> None:
@@ -44,7 +44,7 @@ class LeaseDeadlines:
         self._counting = threading.Lock()
 
     def begin(self, fence: int, job_uid: str) -> None:
-        """A new lease, or one found after a restart: it has one full term."""
+        """Give a new lease, or one found after a restart, a full term."""
         self.end(fence)
         with self._counting:
             self._held[job_uid] += 1
@@ -55,11 +55,11 @@ class LeaseDeadlines:
         return self._running(fence) is not None
 
     def job_of(self, fence: int) -> str:
-        """The job that a lease belongs to. Raises Fenced where it has ended."""
+        """The job that a lease belongs to. Raises Fenced if it has ended."""
         return self._get(fence).job_uid
 
     def reports(self, job_uid: str) -> int:
-        """How often pods have said where they stand with leases of a job."""
+        """The number of reports of pods about leases of a job."""
         return self._reports[job_uid]
 
     def check(self, fence: int) -> None:
@@ -67,7 +67,7 @@ class LeaseDeadlines:
         self._get(fence)
 
     def renew(self, fence: int, live: LiveReport | None = None) -> None:
-        """Give the lease another full term. Raises Fenced where it has ended."""
+        """Give the lease another full term. Raises Fenced if it has ended."""
         term = self._get(fence)
         term.deadline = self._clock.monotonic() + self.term_s
         if live is not None:
@@ -91,16 +91,16 @@ class LeaseDeadlines:
         return sorted(fence for fence, term in list(self._terms.items()) if now >= term.deadline)
 
     def next_deadline(self) -> float | None:
-        """When the next lease expires unless it is renewed; None where none is held."""
+        """When the next lease expires unless it is renewed; None without a held lease."""
         return min((term.deadline for term in list(self._terms.values())), default=None)
 
     def live(self, fence: int) -> LiveReport:
-        """What its pod last reported."""
+        """Its pod's last report."""
         term = self._terms.get(fence)
         return term.live if term is not None else LiveReport()
 
     def env_steps_per_second(self, fences: Iterable[int]) -> float:
-        """Of these leases together, as last reported."""
+        """Environment steps per second of these leases together, as last reported."""
         return sum(self.live(fence).env_steps_per_second for fence in fences)
 
     def _running(self, fence: int) -> _Term | None:

@@ -1,10 +1,9 @@
-"""Followers: the pods that train, besides the lead, what the lead's lease is for (several learners of one agent).
+"""Followers: the pods that train the work of the lead's lease together with the lead (several learners of one agent).
 
-A follower holds a lease of the kind FOLLOW on the lead's work. It is renewed like any other, which says that its pod
-lives and nothing else; what is trained belongs to the lead's lease, which alone reports, commits and completes. While
-it is held its pod has a rank of its own in the team, and its time counts to the job's cost, by the clock. It ends when
-its pod hands it back or falls silent, and in the same transaction in which the lead's ends: no FOLLOW lease outlives
-the lease that it follows.
+A follower holds a lease of the kind FOLLOW on the lead's work. Its renewals only show that its pod lives; the lead's
+lease alone reports, commits and completes. While the lease is held, its pod has its own rank in the team, and its wall
+time counts to the job's cost. The lease ends when its pod hands it back or falls silent, and in the same transaction as
+the lead's: no FOLLOW lease outlives the lease that it follows.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.tables import JobRow, LeaseRow, LeaseState, WorkKind
 
 BACK_OFF = timedelta(seconds=30)
-"""How long a pod that has left a lead because something went wrong is not offered that lead again."""
+"""How long a pod that has left a lead after a failure is not offered that lead again."""
 ROUND_OVER = "ROUND_OVER"
-"""Why a follower leaves whose lead has told it so: that one completes its work now, and nobody has to join it."""
+"""Reason of a follower whose lead told it to leave: the lead completes its work now and needs no followers."""
 CANNOT_FUSE = "PODS_CANNOT_FUSE"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a follower is wanted: under which lead, at which rank."""
+    """A free place for a follower: the lead and the rank."""
 
     lead: LeaseRow
     rank: int
 
 
 def free_rank(taken: Collection[int], learners: int) -> int | None:
-    """The least rank that nobody has in a team of `learners`, whose lead has rank 0; None where it is complete."""
+    """The lowest free rank in a team of `learners`, whose lead has rank 0; None if the team is complete."""
     return next((rank for rank in range(1, learners) if rank not in taken), None)
 
 
@@ -53,8 +52,8 @@ def of_lead(session: Session, lead_fence: int) -> Sequence[LeaseRow]:
 
 
 def open_place(session: Session, leads: Collection[LeaseRow], pod: str, learners: int, now: datetime) -> Place | None:
-    """Where `pod` is wanted most: under the lead with the fewest followers, of several the newest, which has most of
-    its round before it. A lead that the pod has just left in trouble, or that has ended its round, does not count.
+    """The best place for `pod`: under the lead with the fewest followers; of several the newest, whose round has the
+    most time left. Leads that the pod has just left after a failure, or that have ended their round, do not count.
     """
     places: list[tuple[int, int, Place]] = []
     for lead in leads:
@@ -73,12 +72,12 @@ def is_over(lead: LeaseRow, now: datetime) -> bool:
 
 
 def time_left_s(lead: LeaseRow, now: datetime) -> float:
-    """How long a lead still trains by its lease; 0 where that is not limited in time."""
+    """How long a lead still trains by its lease; 0 without a time limit."""
     return 0.0 if lead.time_s is None else max(0.0, lead.time_s - (now - lead.grant_time).total_seconds())
 
 
 def count_cost(job: JobRow, follower: LeaseRow, now: datetime) -> None:
-    """Count what a follower's pod has taken up to now, once: to its lease and to its job."""
+    """Count the cost of a follower's pod up to now, once, for its lease and its job."""
     if follower.cost_since is None:
         return
     grown = max(0.0, (now - follower.cost_since).total_seconds())
@@ -88,19 +87,19 @@ def count_cost(job: JobRow, follower: LeaseRow, now: datetime) -> None:
 
 
 def count_costs(session: Session, now: datetime) -> None:
-    """The same for every follower, so that a crash forgets little of it."""
+    """`count_cost` of every follower, so that a crash loses little of it."""
     for follower in _held(session):
         count_cost(jobs.get_by_uid(session, follower.job_uid), follower, now)
 
 
 def forget_time_since(session: Session, now: datetime) -> None:
-    """Count from now on: nobody knows what followers did since their cost was counted last."""
+    """Count from now on: the followers' work since their cost was last counted is unknown."""
     for follower in _held(session):
         follower.cost_since = now
 
 
 def note_unfit(session: Session, job: JobRow, pod: str, why: str, now: datetime) -> None:
-    """Say once in a job's log that a pod asks in vain, since the job looks as if it waited for nothing."""
+    """Record once in a job's log why a pod gets no work, as the job would seem to wait without a reason."""
     if not events.messages(session, job, CANNOT_FUSE):
         message = f"{pod} cannot work for a job with several learners: {why}"
         events.record(session, job, CANNOT_FUSE, message, now=now, subject=pod)

@@ -1,4 +1,4 @@
-"""Leases as messages: what is the same for all of them, and what pods that train are told."""
+"""Leases as messages: the common part, and the work of pods that train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ round with one ends the job as soon as the target is seen to be reached, so it k
 
 
 def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseTokens, term_s: float) -> pod_pb2.Lease:
-    """A held lease as its pod gets it; the same lease gives the same message again until something is committed."""
+    """The message of a held lease for its pod. It stays the same until something is committed."""
     job = change.job
     message = pod_pb2.Lease(
         name=lease_name(job.project, lease.id),
@@ -41,7 +41,7 @@ def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseToke
 
 
 def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, followers: int = 0) -> pod_pb2.TrainWork:
-    """What a pod is told to train: the proposed agents, each at its last committed checkpoint of this work."""
+    """The work for a pod: the proposed agents, each at its last committed checkpoint of this work."""
     spec, proposal = spec_of(job), proposal_of(work)
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
@@ -90,7 +90,7 @@ class FollowWork(Work):
     kind = WorkKind.FOLLOW
 
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """Whom it follows, and what that one trains, as of the last committed checkpoints."""
+        """The lead to follow, and the lead's work, as of the last committed checkpoints."""
         session, job = change.session, change.job
         lead = session.get_one(LeaseRow, lease.lead_fence)
         message.follow.lead_address = session.get_one(PodRow, lead.pod).address
@@ -99,7 +99,7 @@ class FollowWork(Work):
 
 
 def fusion_spec(asked: job_pb2.Fusion) -> pod_pb2.FusionSpec:
-    """How learners are fused; what a job leaves unset stays so."""
+    """The fusion of learners; fields that the job leaves unset stay unset."""
     return pod_pb2.FusionSpec(
         fusion=asked.name,
         interval_updates=asked.interval_updates,

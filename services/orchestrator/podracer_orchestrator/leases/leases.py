@@ -33,12 +33,12 @@ from podracer_orchestrator.tables import (
 from podracer_orchestrator.transactions import POOL, WORK, job_topic, touch
 
 _INACTIVE_KINDS = (WorkKind.INSPECT, WorkKind.FOLLOW)
-"""While any other is leased the job is active: also the time that a challenge takes is time to the target."""
+"""A job is active while it has a lease of any other kind: the time of a challenge also counts to the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for a lease: the pod, this start of its learner, and the request."""
+    """The asker of a lease: the pod, this start of its learner, and the request."""
 
     pod: str
     instance_id: str
@@ -54,7 +54,7 @@ class Holder:
 
 
 def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
-    """Lease a READY work; its fence is larger than that of any lease before."""
+    """Lease a READY work, with a fence above those of all former leases."""
     accrue(job, now)
     lease = _new(job, work.id, work.kind, asker, now)
     lease.member_env_steps, lease.time_s = what.round.member_env_steps, what.round.time_s
@@ -114,13 +114,13 @@ _PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
 
 
 def find(session: Session, holder: Holder) -> LeaseRow:
-    """Somebody's lease, whatever its state; its job and work are known then. Raises Fenced where there is none."""
+    """The holder's lease in any state, with its job and work loaded. Raises Fenced if there is none."""
     found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
     return named(None if found is None else found[0], holder)
 
 
 def named(lease: LeaseRow | None, holder: Holder) -> LeaseRow:
-    """A lease by its fence. Raises Fenced where there is none, or its id is another."""
+    """A lease by its fence. Raises Fenced if there is none, or its id differs."""
     if lease is None or lease.id != holder.lease_id:
         message = f"there is no lease {holder.lease_id} with fence {holder.fence}"
         raise Fenced(message, lease=holder.lease_id, fence=holder.fence)
@@ -136,7 +136,7 @@ def require_held(lease: LeaseRow) -> LeaseRow:
 
 
 def load(session: Session, fences: Sequence[int]) -> Mapping[int, LeaseRow]:
-    """Several at once, by fence."""
+    """Several leases at once, by fence."""
     return {lease.fence: lease for lease in session.scalars(select(LeaseRow).where(LeaseRow.fence.in_(fences)))}
 
 
@@ -158,13 +158,13 @@ def held(session: Session, *, job_uid: str | None = None, pod: str | None = None
 
 
 def fences(session: Session, job_uid: str) -> Sequence[int]:
-    """Of the leases of a job that are held."""
+    """The fences of a job's held leases."""
     return session.scalars(_FENCES, {"job": job_uid}).all()
 
 
 @dataclass(frozen=True, slots=True)
 class PodLease:
-    """What a pod holds, as others see it."""
+    """The lease that a pod holds, for display."""
 
     fence: int
     project: str
@@ -172,7 +172,7 @@ class PodLease:
 
 
 def held_by(session: Session, pods: Sequence[str]) -> dict[str, PodLease]:
-    """What each of `pods` holds, the newest; those that hold nothing are left out."""
+    """The newest lease of each of `pods`; pods without a lease are left out."""
     query = (
         select(LeaseRow.pod, LeaseRow.fence, JobRow.project, JobRow.job_id)
         .join(JobRow, JobRow.uid == LeaseRow.job_uid)
@@ -183,7 +183,7 @@ def held_by(session: Session, pods: Sequence[str]) -> dict[str, PodLease]:
 
 
 def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
-    """The agents that each of `pods` trains, in the order of their cohort; those that train none are left out."""
+    """The agents that each of `pods` trains, in the order of their cohort; other pods are left out."""
     query = (
         select(LeaseRow.pod, MemberRow.agent)
         .join(MemberRow, MemberRow.work_id == LeaseRow.work_id)
@@ -196,8 +196,7 @@ def agents_of(session: Session, pods: Sequence[str]) -> dict[str, list[str]]:
 
 
 def end(session: Session, job: JobRow, lease: LeaseRow, state: LeaseState, now: datetime) -> None:
-    """End a held lease, and those that follow it: what they reserved is free again. What becomes of its work is the
-    caller's to say."""
+    """End a held lease and its followers' leases, and free their reservations. The caller decides about the work."""
     others = session.scalar(_ACTIVE, {"job": job.uid, "fence": lease.fence})
     following = followers.of_lead(session, lease.fence)
     accrue(job, now)
@@ -225,12 +224,12 @@ def active_time_s(job: JobRow, now: datetime) -> float:
 
 
 def used(job: JobRow, now: datetime) -> Usage:
-    """What a job has used; nothing of what its leases reserve."""
+    """The use of a job, without the reservations of its leases."""
     return Usage(job.env_steps, active_time_s(job, now), job.cost_s)
 
 
 def usage(session: Session, job: JobRow, now: datetime) -> Usage:
-    """What a job has used, and what its leases reserve beyond what they have committed."""
+    """The use of a job, and the reservations of its leases beyond their commits."""
     if not plan_of(job).budget.can_be_reserved:
         return used(job, now)
     # One query for all leases: every ask and every completed round of a job asks this, and it may have many pods.
@@ -253,14 +252,14 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
 
 
 def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
-    """Of each job that holds leases: how many, and the device seconds by the clock that they have not committed."""
+    """For each job with held leases: their number, and their uncommitted device seconds by the clock."""
     rows = session.execute(_RUNNING, {"now": UtcTime.microseconds(now)})
     return {job_uid: (count, float(seconds)) for job_uid, count, seconds in rows}
 
 
 def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, int]]:
-    """Of every agent that a job's leases train: the fence, its name, the steps that it had when the lease began, and
-    those that are committed now."""
+    """For every agent that a job's leases train: the fence, its name, its steps when the lease began, and its committed
+    steps now."""
     query = (
         select(LeaseRow.fence, MemberRow.agent, MemberRow.base_env_steps, MemberRow.env_steps)
         .join(MemberRow, trains_members())
@@ -270,12 +269,12 @@ def standings(session: Session, job_uid: str) -> Iterable[tuple[int, str, int, i
 
 
 def trains_members() -> ColumnElement[bool]:
-    """How leases join the members that they train: a follower's lease has none of its own."""
+    """The join of leases with the members that they train: a follower's lease has none of its own."""
     return (MemberRow.work_id == LeaseRow.work_id) & (LeaseRow.kind != WorkKind.FOLLOW)
 
 
 def committed_cost_s() -> ColumnElement[float]:
-    """What a lease has added to its job's cost so far, of leases so joined and grouped by their fence."""
+    """The cost that a lease has added to its job so far, for leases so joined and grouped by their fence."""
     return func.coalesce(func.sum(MemberRow.cost_s - MemberRow.base_cost_s), 0.0) + LeaseRow.cost_s
 
 
@@ -296,7 +295,7 @@ _RUNNING = _running()
 
 
 def round_left(session: Session, work: WorkRow, whole: RoundLimits) -> RoundLimits:
-    """What of its round a work has left after the commits of its earlier leases."""
+    """The rest of a work's round after the commits of its earlier leases."""
     members = work.members
     # Members train in step; where one stopped early, the others decide. What was not committed is done once more.
     ended = session.execute(_PASSED, {"work": work.id})

@@ -9,6 +9,6 @@ revision, down_revision = "r0009", "r0008"
 
 
 def upgrade() -> None:
-    """Nobody has recorded any so far."""
+    """No trace is recorded yet."""
     for table in ("jobs", "outbox"):
         op.add_column(table, Column("traceparent", String(), nullable=False, server_default=""))

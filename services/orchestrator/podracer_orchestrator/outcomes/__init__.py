@@ -1,1 +1,1 @@
-"""What ended leases mean for their job: results, failures, challenges, the objective, the stages after training."""
+"""The effects of ended leases on their job: results, failures, challenges, the objective, stages after training."""

@@ -1,5 +1,5 @@
-"""Challenges (CHALLENGE): whoever claims the target or the first place is evaluated again, with fresh seeds, before it
-counts."""
+"""Challenges (CHALLENGE): a candidate that claims the target or the first place is evaluated again, with fresh seeds,
+before it counts."""
 
 from __future__ import annotations
 

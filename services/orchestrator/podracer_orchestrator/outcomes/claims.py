@@ -51,7 +51,7 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
     if post_training.has_begun(session, job):
-        return False  # who takes part is chosen: whoever is confirmed now would come too late
+        return False  # the stages have their policies: a later confirmation would come too late
     checkpoint = claim.evaluation.checkpoint
     if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix, claim):
         return False

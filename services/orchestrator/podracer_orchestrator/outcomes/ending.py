@@ -28,15 +28,15 @@ def after_change(session: Session, clock: Clock) -> None:
     # Several together: the sweep touches every active job, and each would be a query of its own.
     touched = jobs.load(session, uids) if len(uids) > 1 else [session.get(JobRow, uid) for uid in uids]
     for job in touched:
-        if job is not None and not job.is_continuous:  # a continuous one ends when its user says so
+        if job is not None and not job.is_continuous:  # a continuous one ends when its user ends it
             _finish_if_due(session, job, clock.now())
 
 
 def next_challenge(session: Session, job: JobRow, now: datetime) -> WorkRow | None:
     """The challenge of a job that a pod can take up now, one at a time.
 
-    A claim below the target waits while evaluation has taken its part of the cost; what still waits when nothing else
-    is left to do is heard after all, or the job would end with a best that everybody doubts. What would make the job
+    A claim below the target waits while evaluation has used its part of the cost. Claims that still wait when no other
+    work is left are heard after all, or the job would end with an unconfirmed best. A claim that would make the job
     end late is not heard.
     """
     there = works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED)
@@ -77,8 +77,8 @@ def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: fl
 def _finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
     """End the job where its target is reached, or where its budget is used and neither a lease nor a challenge is out.
 
-    The leaderboard has heard by then how the last challenge went, and has named whoever claims more now. Where the job
-    has a stage after training still to go through, that comes before the end.
+    By then the leaderboard has the result of the last challenge and has named the next claim. A stage after training
+    that is still open comes before the end.
     """
     state = JobState(job.state)
     if job.time_to_target_s is not None and state in TRAINING_STATES | {JobState.SUSPENDED}:
@@ -108,7 +108,7 @@ def _is_idle_for_good(session: Session, job: JobRow, now: datetime) -> bool:
 
 
 def _has_claims(session: Session, job: JobRow, now: datetime) -> bool:
-    """Whether somebody waits to be challenged, or may once the leaderboard has heard of the last challenge."""
+    """Whether a candidate waits for a challenge, or may once the leaderboard has the last challenge's result."""
     return next_challenge(session, job, now) is not None or outbox.has_challenge(session, outbox.board_of(job))
 
 

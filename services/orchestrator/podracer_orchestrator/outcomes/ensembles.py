@@ -1,7 +1,6 @@
-"""The ensemble at the end of a job (ENSEMBLE): its best candidates act together, and are evaluated so.
+"""The ensemble at the end of a job (ENSEMBLE): the evaluation of its best candidates acting together.
 
-Its work is PROPOSING until the leaderboard has said which they are (`board.requests`). Whatever becomes of it,
-the job ends afterwards.
+Its work is PROPOSING until the leaderboard has named them (`board.requests`). The job ends afterwards in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
 
 SMALLEST = 2
-"""Fewer candidates are no ensemble."""
+"""The fewest candidates of an ensemble."""
 
 
 class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
@@ -41,7 +40,7 @@ class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
         touch(session, ENSEMBLE)
 
     def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
-        """Store how the ensemble did."""
+        """Store the ensemble's evaluation."""
         super().complete(change, lease, result)
         policies = order_of(change.work).policies
         ensemble = job_pb2.Ensemble(policies=policies, rule=result.ensemble, evaluation=result.evaluation)
@@ -51,7 +50,7 @@ class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
         change.record("ENSEMBLE_EVALUATED", message, subject="", **details)
 
     def fail(self, change: works.Change, problem: cohort_pb2.Problem) -> None:
-        """Have the job end without it."""
+        """Let the job end without an ensemble."""
         super().fail(change, problem)
         give_up(change, f"it could not be evaluated: {problem.message}")
 
@@ -63,7 +62,7 @@ def awaiting(session: Session) -> Sequence[WorkRow]:
 
 
 def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
-    """Make a PROPOSING work READY with the best of `candidates`, which are in their order; or give it up."""
+    """Make a PROPOSING work READY with the best of the ordered `candidates`, or give it up."""
     session, job = change.session, change.job
     known = [each for each in candidates if session.get(CheckpointRow, each.evaluation.checkpoint.prefix) is not None]
     best = known[: spec_of(job).evolution.ensemble_size]
@@ -77,7 +76,7 @@ def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]
 
 
 def give_up(change: works.Change, why: str) -> None:
-    """Have the job end without its ensemble."""
+    """Let the job end without its ensemble."""
     change.work.state, change.work.end_time = WorkState.FAILED, change.now
     change.work.problem = encode(cohort_pb2.Problem(reason="NO_ENSEMBLE", message=why))
     change.record("ENSEMBLE_SKIPPED", f"no ensemble: {why}")

@@ -1,4 +1,4 @@
-"""What becomes of a piece of work when its lease ends: done, free again, or failed."""
+"""The end of a lease: its work is done, free again, or failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from podracer_orchestrator.works.checkpoints import refuse
 from podracer_orchestrator.works.works import Change, Work
 
 MAX_ATTEMPTS = 5
-"""Leases of one work that are lost one after the other, without a commit, before it fails."""
+"""Consecutive lost leases of a work, without a commit, before it fails."""
 
 Result = pod_pb2.TrainResult | pod_pb2.EvaluateResult | pod_pb2.InspectResult | cohort_pb2.Problem
 
@@ -30,22 +30,21 @@ _WORKS: tuple[Work, ...] = (InspectWork(), TrainWork(), ChallengeWork(), FollowW
 
 
 def work_of(kind: str) -> Work:
-    """What is special about a kind of work."""
+    """The implementation of a kind of work."""
     return next(work for work in (*_WORKS, *post_training.STAGES) if work.kind == kind)
 
 
 def change_of(session: Session, lease: LeaseRow, now: datetime) -> Change:
-    """Something that happens to a lease's work."""
+    """A change of a lease's work."""
     job, work = session.get_one(JobRow, lease.job_uid), session.get_one(WorkRow, lease.work_id)
     return Change(session, job, work, lease.pod, now)
 
 
 def complete(session: Session, lease: LeaseRow, result: Result, now: datetime, *, sound_here: bool = False) -> None:
-    """End a held lease with its result: everything of it in one transaction.
+    """End a held lease with its result, in one transaction.
 
-    A Problem says that the work cannot be done, here or elsewhere; but `sound_here` that what the pod could not read is
-    in the store as it was committed, so something is wrong with the pod. Raises InvalidInput for a result of
-    something else than the work asked for.
+    A Problem means that no pod can do the work. `sound_here`: the object that the pod could not read is intact in the
+    store, so the pod is at fault. Raises InvalidInput for the result of another kind of work.
     """
     change, kind = change_of(session, lease, now), work_of(lease.kind)
     if isinstance(result, cohort_pb2.Problem):
@@ -67,10 +66,10 @@ def lose(
     *,
     problem: cohort_pb2.Problem | None = None,
 ) -> None:
-    """End a lease whose work is not done; another pod goes on from the last committed checkpoints.
+    """End a lease whose work is not done; another pod continues from the last committed checkpoints.
 
-    `problem` is set where the pod, not the pool, is to blame: after several such losses without a commit the work
-    fails. What has befallen the pod of a follower itself is no reason against its lead.
+    `problem` is set if the pod, not the pool, is to blame: after several such losses without a commit the work fails.
+    A failure of a follower's pod does not count against its lead.
     """
     change, follows = change_of(session, lease, now), lease.kind == WorkKind.FOLLOW
     if follows and problem is not None and state is not LeaseState.EXPIRED:
@@ -88,13 +87,13 @@ def lose(
 
 
 def _give_up(change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Problem, sound_here: bool) -> None:
-    """End a lease whose work cannot be done. A follower only leaves: its lead will say."""
+    """End a lease whose work cannot be done. A follower only leaves: its lead reports."""
     session, now = change.session, change.now
     if kind.kind == WorkKind.FOLLOW:
         why = f"{lease.pod} cannot follow: {problem.message or problem.reason}"
         lose(session, lease, LeaseState.COMPLETED, why, now, problem=problem)
     elif sound_here:
-        why = f"{lease.pod} cannot read what is sound in the store: {problem.message}"
+        why = f"{lease.pod} cannot read an object that is intact in the store: {problem.message}"
         lose(session, lease, LeaseState.RELEASED, why, now, problem=problem)
     else:
         leases.end(session, change.job, lease, LeaseState.COMPLETED, now)
@@ -105,7 +104,7 @@ def _give_up(change: Change, kind: Work, lease: LeaseRow, problem: cohort_pb2.Pr
 
 
 def _free(change: Change) -> bool:
-    """Have another pod go on with a work whose lease has ended; false where its job has, too."""
+    """Free a work whose lease has ended for another pod; False if its job has also ended."""
     if JobState(change.job.state) not in LIVE_STATES:
         change.work.state, change.work.end_time = WorkState.DROPPED, change.now
         return False

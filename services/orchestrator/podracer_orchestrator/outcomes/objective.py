@@ -1,4 +1,4 @@
-"""What evaluations mean for a job: its best, its target, and who claims either."""
+"""What evaluations mean for a job: its best, its target, and the claims to either."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def hear_claim(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, 
 def hear_next_claim(
     session: Session, job: JobRow, candidates: Sequence[leaderboard_pb2.Candidate], now: datetime
 ) -> None:
-    """A place was confirmed: have the best of those challenged that score more than who is first now.
+    """A place was confirmed: challenge the best candidate that scores more than the first one now.
 
-    `candidates` are the leaderboard's, in its order: the first is confirmed where anybody is.
+    `candidates` are the leaderboard's, in its order: the first is confirmed if any candidate is.
     """
     plan = plan_of(job)
     first = score(plan, candidates[0].evaluation) if candidates and candidates[0].confirmed else float("-inf")

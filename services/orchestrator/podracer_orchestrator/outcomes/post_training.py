@@ -22,19 +22,19 @@ _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 
 def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is at one of them, or has been through one: it trains no further round then."""
+    """Whether the job is in a stage or has completed one; it then trains no further round."""
     return session.scalar(_works(job, WorkRow.id).limit(1)) is not None
 
 
 def go_on(session: Session, job: JobRow, now: datetime) -> bool:
-    """Begin the next stage, unless one is under way; False once the job has gone through all that it needs."""
+    """Begin the next stage, unless one is in progress; False once the job has completed all that it needs."""
     there = session.execute(_works(job, WorkRow.kind, WorkRow.state)).all()
     if any(state in _OPEN for _, state in there):
         return True
     over = {kind for kind, _ in there}
     for stage in STAGES:
         if stage.kind not in over and stage.is_wanted(session, job):
-            if not leases.held(session, job_uid=job.uid):  # who trains still may bring a candidate for it
+            if not leases.held(session, job_uid=job.uid):  # a round in progress may still bring a candidate for it
                 jobs.drop_waiting(session, job, now)
                 job.rounds_over = True
                 stage.begin(session, job, now)
@@ -43,13 +43,13 @@ def go_on(session: Session, job: JobRow, now: datetime) -> bool:
 
 
 def env_steps(session: Session, job: JobRow) -> int:
-    """Committed environment steps that come on top of the objective's limit."""
+    """Committed environment steps beyond the objective's limit."""
     trained = _works(job, func.sum(MemberRow.env_steps)).join(MemberRow, MemberRow.work_id == WorkRow.id)
     return int(session.scalar(trained) or 0)
 
 
 def env_steps_left(session: Session, job: JobRow) -> int | None:
-    """What the present stage has to train still; None where it trains nothing."""
+    """The environment steps that the current stage still has to train; None if it does not train."""
     if not job.rounds_over:  # no stage has begun: this is asked for every job that is listed
         return None
     for work in session.scalars(_works(job, WorkRow).where(WorkRow.state.in_(_OPEN), WorkRow.proposal.is_not(None))):

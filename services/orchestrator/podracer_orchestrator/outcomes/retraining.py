@@ -1,7 +1,7 @@
-"""The last training of a job (RETRAIN): its best candidate once more, where the job says so with other arguments of the
-environment, and judged by nobody. What comes of it is what the job ends with.
+"""The last training of a job (RETRAIN): its best candidate is trained once more, if wanted with other arguments
+of the environment. The result is not evaluated and becomes the job's final policy.
 
-Whatever becomes of it, the job ends afterwards; where it fails, with the candidate itself.
+The job ends afterwards in any case. If retraining fails, it ends with the candidate itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RetrainWork(Stage):
     kind, results = WorkKind.RETRAIN, (pod_pb2.TrainResult,)
 
     def is_wanted(self, session: Session, job: JobRow) -> bool:
-        """Where the job asks for it, and has a best."""
+        """Whether the job asks for it and has a best candidate."""
         return spec_of(job).HasField("retrain") and job.best is not None
 
     def begin(self, session: Session, job: JobRow, now: datetime) -> None:
@@ -65,12 +65,12 @@ class RetrainWork(Stage):
         touch(session, WORK)
 
     def grant(self, change: Change, budget: BudgetLeft) -> Grant | None:
-        """All that is left of it, on top of the job's budget."""
+        """The rest of the retraining, beyond the job's budget."""
         whole = round_of(plan_of(change.job), proposal_of(change.work))
         return Grant(leases.round_left(change.session, change.work, whole))
 
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """A round that no evaluation judges, in an environment with the arguments for it."""
+        """A round without evaluation, in the environment of the retraining."""
         message.train.CopyFrom(train_work(change.session, change.job, change.work, lease))
         message.train.cohort.environment.CopyFrom(environment(change.job))
         message.train.unjudged, message.train.sized_for = True, change.work.places
@@ -93,13 +93,13 @@ class RetrainWork(Stage):
             change.record("RETRAINED", message, subject=member.agent)
 
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
-        """Have the job end with its candidate as it is."""
+        """Let the job end with its candidate unchanged."""
         super().fail(change, problem)
         message = f"the job ends with its candidate as it is: {problem.message or problem.reason}"
         change.record("RETRAINING_FAILED", message)
 
     def can_go_on(self, change: Change) -> bool:
-        """Unless it would have to begin with other weights than those that were selected, which are damaged."""
+        """False if the selected weights are damaged, as it would begin from others."""
         (member,) = change.work.members
         (proposal,) = proposal_of(change.work).proposals
         prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]
@@ -108,14 +108,14 @@ class RetrainWork(Stage):
 
 
 def environment(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The job's, with the arguments that it has for its last training."""
+    """The job's environment, with the arguments for retraining."""
     found = environment_of(spec_of(job))
     found.kwargs.update(dict(spec_of(job).retrain.kwargs))
     return found
 
 
 def _agent(session: Session, job: JobRow, best: agent_pb2.Evaluation) -> agent_pb2.AgentSpec | None:
-    """A new agent: what becomes of it is told apart from what was selected."""
+    """A new agent, to tell the retrained policy from the selected one."""
     founder = founders.of_checkpoint(session, best.agent, best.checkpoint.prefix)
     if founder is None:
         return None

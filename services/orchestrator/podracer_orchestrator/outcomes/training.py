@@ -32,18 +32,18 @@ from podracer_orchestrator.works.train_results import commit_result, evaluations
 from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
 
 MAX_FAILED_WORKS = 3
-"""Works of one job that fail one after the other, without a commit, before it fails."""
+"""Consecutive failed works of a job, without a commit, before the job fails."""
 INSPECTION_TIMEOUT_S = 60.0
 _MOST_SIZES = 200  # letters
 
 
 class InspectWork(Work):
-    """What a job's environment is like."""
+    """The inspection of a job's environment."""
 
     kind, results = WorkKind.INSPECT, (pod_pb2.InspectResult,)
 
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """The environment, and the one in which the best is trained once more."""
+        """The environment, and the one of the retraining."""
         spec = spec_of(change.job)
         message.inspect.environment.CopyFrom(environment_of(spec))
         message.inspect.timeout.CopyFrom(seconds_to_duration(INSPECTION_TIMEOUT_S))
@@ -51,9 +51,9 @@ class InspectWork(Work):
             message.inspect.retrain_environment.CopyFrom(retraining.environment(change.job))
 
     def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.InspectResult) -> None:
-        """The environment is known, and agents can be proposed.
+        """Store the environment's description; then agents can be proposed.
 
-        The job fails where an algorithm that it asks for cannot act in it, or its search space fits none that can.
+        The job fails if one of its algorithms cannot act in the environment, or its search space fits none that can.
         """
         super().complete(change, lease, result)
         session, job = change.session, change.job
@@ -132,7 +132,7 @@ class TrainWork(Work):
 def record_evaluations(
     session: Session, job: JobRow, received: Sequence[tuple[LeaseRow, Sequence[agent_pb2.Evaluation]]], now: datetime
 ) -> None:
-    """Take evaluations that came with renewals of a job's leases, and are sound."""
+    """Record checked evaluations that came with renewals of a job's leases."""
     looks = [each for _, evaluations in received for each in evaluations]
     outbox.record_evaluations(session, job, looks, at_once=False)
     for lease, evaluations in received:
@@ -173,7 +173,7 @@ def _stand(session: Session, members: Sequence[MemberRow]) -> Stand:
 def _submission(
     change: Change, member: MemberRow, failure: str, stand: Stand
 ) -> leaderboard_pb2.SubmitCandidateRequest:
-    """Where a member is after the work."""
+    """The member's state after the work."""
     request = leaderboard_pb2.SubmitCandidateRequest(
         leaderboard=outbox.board_of(change.job),
         request_id=f"{change.work.id}/{member.position}",
@@ -188,9 +188,9 @@ def _submission(
 
 
 def _submit(change: Change, member: MemberRow, result: pod_pb2.MemberResult, stand: Stand) -> None:
-    """Tell the leaderboard how the round went for one member."""
+    """Report a member's round to the leaderboard."""
     plan, request = plan_of(change.job), _submission(change, member, _failure(result), stand)
-    # The leaderboard sizes cohorts by what it hears of sizes: nothing where the job has chosen one.
+    # The leaderboard sizes cohorts by the reported sizes: none if the job has a fixed size.
     request.member_count = 0 if plan.members else change.work.places
     if result.final.progress.HasField("training_return"):
         # All that is known where nothing was evaluated: it scores in its rung.

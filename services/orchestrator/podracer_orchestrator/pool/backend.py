@@ -1,4 +1,4 @@
-"""What every pool backend does, and the one that makes no pods."""
+"""The interface of every pool backend, and the backend that starts no pods."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from podracer_orchestrator.pool.scheduling import Growth
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod that is wanted. `name` is its resource name; `threads` those of each of its processes, 0: the backend says.
+    """A pod that is wanted. `name` is its resource name; `threads` is the number for each of its processes, 0: the
+    backend decides.
 
-    cpu, memory_bytes   the most that a job of this kind asks for; 0 where none says anything
+    cpu, memory_bytes   the largest request of a job of this kind; 0 if none has a request
     """
 
     name: str
@@ -27,8 +28,8 @@ class PodPlan:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps a pod from working, for people. `kind` is that of the event in the jobs' logs; "": waiting is all that
-    it does, and no job has to hear of it."""
+    """The reason why a pod cannot work, as text. `kind` is the kind of the event in the jobs' logs; "": the pod only
+    waits, and no job has an event."""
 
     kind: str
     message: str
@@ -36,15 +37,15 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a pool has and uses, as last measured.
+    """The capacity of a pool and its use, as last measured.
 
-    cores, used_cores              of the machine; used by anybody
-    memory_bytes, available_bytes  of the machine; what pods could have without swapping
-    gpus, usable_gpus              of the machine; without those that somebody else uses
-    max_pods                       at most
-    pods                           what each pod takes, by name
-    growth                         in place of all that in a cluster, of which nobody knows what it has
-    asked_bytes                    memory that the jobs had asked for when a pod was made that is held to it, by name
+    cores, used_cores              of the machine; used by all processes
+    memory_bytes, available_bytes  of the machine; memory for pods without swapping
+    gpus, usable_gpus              of the machine; without those in use by other programs
+    max_pods                       maximum number of pods
+    pods                           use of each pod, by name
+    growth                         instead of all these, in a cluster whose resources are unknown
+    asked_bytes                    memory requested at the creation of each pod that is limited to it, by name
     """
 
     cores: float
@@ -60,60 +61,60 @@ class Capacity:
 
 
 class PodObserver(ABC):
-    """Hears from a backend what becomes of its pods."""
+    """Receives the reports of a backend on its pods."""
 
     @abstractmethod
     async def check_active(self) -> None:
-        """Raise where another process has taken over, whose pods they are now."""
+        """Raise if another process has taken over the pods."""
 
     @abstractmethod
     async def process_died(self, pod: str, role: str, why: str, log_tail: str) -> bool:
-        """A process of a pod has ended unasked. Answers whether it is to be started again."""
+        """A process of a pod has ended by itself. Returns whether to start it again."""
 
     @abstractmethod
     async def pod_lost(self, pod: str, why: str) -> None:
-        """A pod's learner is gone, and nothing is wrong with it; it comes again."""
+        """A pod's learner has ended without a fault of its own; it starts again."""
 
     @abstractmethod
     async def pod_stranded(self, pod: str, why: str) -> None:
-        """A pod's node is gone, perhaps for good: another pod takes its place, and it may never come back."""
+        """A pod's node is lost, perhaps for good: another pod replaces the pod, which may never come back."""
 
     @abstractmethod
     async def pods_troubled(self, troubles: Mapping[str, Trouble | None]) -> None:
-        """What keeps pods from working now, by name; None of those that nothing keeps any more."""
+        """The current reasons why pods cannot work, by name; None for a pod whose trouble is over."""
 
     @abstractmethod
     async def pod_stopped(self, pod: str) -> None:
-        """All processes of a pod that was not wanted any more are gone."""
+        """All processes of a surplus pod have ended."""
 
 
 class PoolBackend(ABC):
-    """Makes and removes pods."""
+    """Starts and removes pods."""
 
     name: str
     """As in Pod.backend: `local`, `static`, `kubernetes`."""
     dies_with_us = False
-    """Whether its pods cannot outlive this process, so that those of a former one are known to be gone."""
+    """Whether its pods end with this process, so that those of a previous process have ended for certain."""
 
     @property
     @abstractmethod
     def capacity(self) -> Capacity | None:
-        """What there is; None where it cannot be told, because pods come by themselves, or not yet."""
+        """The pool's capacity; None if unknown: pods are started elsewhere, or it has not been measured yet."""
 
     async def start(self, former: Sequence[str]) -> None:  # noqa: B027 - most have nothing to take up
-        """Begin. `former` are the pods that a process before this one had made, where they can have outlived it."""
+        """Begin. `former` are the pods of a previous process, if they can have outlived it."""
 
-    async def check(self) -> None:  # noqa: B027 - most need nobody's leave
-        """Raise a PodracerError while it can make no pods, as it is deployed."""
+    async def check(self) -> None:  # noqa: B027 - optional
+        """Raise a PodracerError if its deployment does not let it start pods."""
 
     async def measure(self) -> None:  # noqa: B027 - nothing to look at where pods come by themselves
-        """Look at the machine and at the pods, so that `capacity` is of now."""
+        """Measure the machine and the pods, so that `capacity` is up to date."""
 
     @abstractmethod
     async def reconcile(self, wanted: Sequence[PodPlan]) -> None:
-        """Start the pods of `wanted` that are not there, begin to drain those that are there and not in it.
+        """Start the missing pods of `wanted`, and begin to drain the pods that are not in it.
 
-        Returns soon: starting and stopping go on beside it.
+        Returns soon: starting and stopping continue in the background.
         """
 
     def restart(self, pod: str) -> None:  # noqa: B027 - nothing to do where pods come by themselves
@@ -121,11 +122,11 @@ class PoolBackend(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop every pod, gracefully for a while, then by force; returns when nothing is left."""
+        """Stop every pod, gracefully at first, then by force; returns when all have ended."""
 
 
 class StaticPool(PoolBackend):
-    """Pods come by themselves: somebody else starts learners, which lease. It makes and removes nothing."""
+    """A pool that starts and removes no pods: learners are started elsewhere and ask for leases."""
 
     name = "static"
 
@@ -137,4 +138,4 @@ class StaticPool(PoolBackend):
         """Nothing to do."""
 
     async def stop(self) -> None:
-        """Nothing to do: pods find the orchestrator gone and wait for the next one."""
+        """Nothing to do: without an orchestrator pods wait for the next one."""

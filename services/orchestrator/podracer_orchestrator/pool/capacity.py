@@ -1,4 +1,4 @@
-"""GetCapacity: what the pool has, what of it is promised and used, and each job's share."""
+"""GetCapacity: the resources of the pool, their reserved and used parts, and each job's share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from podracer_orchestrator.pool.scheduling import Demand, Room, share_pods
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.tables import PodRow, PodState
 
-_STATIC_LIMIT = "pods: they come by themselves here; start more of them"
+_STATIC_LIMIT = "pods: this server starts none; start more pods yourself"
 
 
 def capacity_message(
     session: Session, shares: PoolShares, project: str, visible: Collection[str] | None = None
 ) -> service_pb2.GetCapacityResponse:
-    """What clients are told. A pool whose pods come by themselves knows no machine, and serves each project alone.
+    """The message for clients. If the pods are started elsewhere, the machine is unknown and the pods are those of one
+    project.
 
     visible   projects whose jobs the caller may see; None: all
     """
@@ -60,7 +61,7 @@ def capacity_message(
 
 
 def pod_uses(shares: PoolShares) -> Mapping[str, job_pb2.Resources]:
-    """What each pod's processes take, as last measured."""
+    """The use of each pod's processes, as last measured."""
     measured = shares.capacity.pods if shares.capacity is not None else {}
     return {
         name: job_pb2.Resources(cpu=round(use.cores, 3), memory_bytes=use.memory_bytes, gpu=use.gpus)
@@ -85,7 +86,7 @@ def _add_shares(
 
 
 def _reserved(shares: PoolShares, demands: Sequence[Demand], there: Sequence[PodRow]) -> job_pb2.Resources:
-    """What the pods that are there were promised: as much as the greediest job of their kind asks for."""
+    """The reservations of the existing pods: for each the largest request of a job of its kind."""
     reserved = job_pb2.Resources()
     for pod in there:
         kind = PodKind.parse(pod.kind)
@@ -97,7 +98,7 @@ def _reserved(shares: PoolShares, demands: Sequence[Demand], there: Sequence[Pod
 
 
 def _used(capacity: Capacity, there: Sequence[PodRow]) -> job_pb2.Resources:
-    """What is in use on the machine, by anybody."""
+    """The use of all processes of the machine."""
     foreign = capacity.gpus - capacity.usable_gpus
     ours = sum(PodKind.parse(pod.kind).gpus for pod in there if pod.state != PodState.STOPPED)
     return job_pb2.Resources(
@@ -108,7 +109,8 @@ def _used(capacity: Capacity, there: Sequence[PodRow]) -> job_pb2.Resources:
 
 
 def _free_pods(shares: PoolShares, demands: Sequence[Demand], reserved: job_pb2.Resources, count: int) -> int:
-    """Pods that could be started besides, of the largest shape that jobs ask for; of the plainest where none does."""
+    """The number of additional pods that fit, of the largest shape that jobs request; without a request, of the default
+    shape."""
     kind, room = PodKind(), shares.room
     shapes = [(each.cpu, each.memory_bytes, each.kind.gpus) for each in demands]
     shapes = shapes or [(1.0, shares.memory_need(kind), 0)]

@@ -1,4 +1,4 @@
-"""Which pods stay, which are started and which are given up, where so many of each kind are wanted."""
+"""Chooses the pods that stay, start and stop, for the wanted number of each kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podracer_orchestrator.tables import LeaseRow, PodRow, PodState, WorkKind
 
 @dataclass(frozen=True, slots=True)
 class PodChoice:
-    """New pods by name, the pods that stay, and those that nobody needs, newest first."""
+    """New pods by name, the pods that stay, and surplus pods, newest first."""
 
     new: Mapping[str, PodKind]
     kept: Sequence[PodRow]
@@ -24,10 +24,10 @@ class PodChoice:
 
 
 def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Collection[LeaseRow]) -> PodChoice:
-    """`there`: the pods that are not gone, oldest first; those that drain already are none to count on.
+    """`there`: the existing pods, oldest first; draining ones do not count.
 
-    Those that hold a lease stay before those that do not, who only follows after the others, who has yet to start
-    after those, the older before the newer. A new pod takes the least number that no pod of its kind has.
+    Pods stay in this order: those with a lease of their own, followers, those without a lease, those that have yet to
+    start; of these the older first. A new pod takes the lowest number that no pod of its kind has.
     """
     leading = {lease.pod for lease in held if lease.kind != WorkKind.FOLLOW}
     busy = {lease.pod for lease in held}
@@ -49,8 +49,8 @@ def choose_pods(wanted: Mapping[PodKind, int], there: Sequence[PodRow], held: Co
 
 
 def impossibility(plan: JobPlan, capacity: Capacity) -> cohort_pb2.Problem | None:
-    """Why a machine never has what a job needs, however long it waits: GPUs of a pod, or room for all learners of an
-    agent at once. Of a cluster only the number of pods is known."""
+    """The reason why a job can never run here: too few GPUs for a pod, or no room for all learners of an agent at once.
+    Of a cluster only the number of pods is known."""
     is_cluster = capacity.growth is not None
     if plan.kind.gpus > capacity.gpus and not is_cluster:
         message = f"pod.resources.gpu: a pod needs {plan.kind.gpus} GPUs, this machine has {capacity.gpus}"

@@ -35,17 +35,17 @@ PASSED_ON = (
     "PODRACER_TRACE_DIR",
     "PODRACER_TRACE_SIZE",
 )
-"""Settings of ours that are also the pods' settings; no other PODRACER_ variable reaches them."""
+"""Settings of the orchestrator that pods get, too; no other PODRACER_ variable reaches them."""
 
 
 class LocalPool(PoolBackend):
-    """Starts pods in sessions of their own, that die with this process; keeps them running."""
+    """Starts pods in their own sessions and keeps them running; they end with this process."""
 
     name = "local"
     dies_with_us = True
 
     def __init__(self, config: OrchestratorConfig, orchestrator: str, observer: PodObserver) -> None:
-        """`orchestrator`: its address. Raises InvalidInput where the folders for logs and sockets cannot be written."""
+        """`orchestrator`: its address. Raises InvalidInput if the folders for logs and sockets cannot be written."""
         assert config.state_dir is not None and config.run_dir is not None, "a local pool has both"
         self._config, self._state_dir, self._run_dir = config, config.state_dir, config.run_dir
         self._orchestrator = orchestrator

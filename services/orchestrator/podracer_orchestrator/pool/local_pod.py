@@ -1,4 +1,4 @@
-"""One local pod: a learner, and in the split layout its workers and its evaluator, each started again when it dies."""
+"""One local pod: a learner, and in the split layout its workers and its evaluator, each restarted when it ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LEARNER = "learner"
 LEARNER_GRACE_S = 3.0
 """How long a learner has to finish its update, commit and hand its lease back."""
 STOP_GRACE_S = 3.4
-"""How long all processes together have; Ctrl-C must end everything within 5 s."""
+"""How long all processes have to end; Ctrl-C must end everything within 5 s."""
 DRAIN_GRACE_S = 30.0
-"""How long the learner of a pod that the pool gives up has: nobody waits for it, and a long update is worth its end."""
+"""How long the learner of a surplus pod has to end: no user waits for it, and it can finish a long update."""
 _STEADY_S = 20.0
-"""A process that has lived so long had started well: the next wait is short again."""
+"""A process that has run for this long had started well: the wait before its next restart is short again."""
 TAIL_BYTES = 4000
 _MAX_LOG_BYTES = 16 << 20
 
@@ -48,12 +48,12 @@ class LocalPod:
         self._stop_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start all processes side by side; they find one another by their sockets."""
+        """Start all processes in parallel; they find each other by their sockets."""
         for role, process in self._processes.items():
             self._keepers[role] = asyncio.create_task(self._keep(role, process), name=f"{self.name}-{role}")
 
     def kill_learner(self) -> None:
-        """End the learner at once; it is started again."""
+        """End the learner at once; it is restarted."""
         self._processes[LEARNER].kill()
 
     @property

@@ -16,7 +16,7 @@ import pynvml  # type: ignore[import-untyped]
 logger = logging.getLogger(__name__)
 
 _FOREIGN_FRACTION = 0.1
-"""A GPU with more of its memory in use than this, not by us, is somebody else's."""
+"""A GPU of whose memory other programs use more than this fraction is not used."""
 _CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),

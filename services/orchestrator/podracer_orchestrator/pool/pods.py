@@ -60,7 +60,7 @@ def make(session: Session, new: Mapping[str, PodKind], backend: str, now: dateti
 
 
 def check_in(session: Session, report: PodReport, now: datetime) -> PodRow:
-    """Note that a learner asks for work. A pod that nobody has made is recorded: it serves any job."""
+    """Note that a learner asks for work. An unknown pod is recorded: it serves any job."""
     pod = session.get(PodRow, report.name)
     if pod is None:
         project = names.parse("pod", report.name, "pod").project

@@ -95,7 +95,7 @@ class PoolReconciler(PodObserver):
                 await asyncio.sleep(min(_TICK_S, _REST * self._plan_s))
                 await self._changes.wait(POOL, version, _TICK_S)
             except PodracerError as error:
-                logger.error("the pool could not be brought up to date, it goes on: %s", error)
+                logger.error("cannot update the pool, retrying: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
     async def reconcile(self) -> None:
@@ -112,7 +112,7 @@ class PoolReconciler(PodObserver):
         PODS_WANTED.set(len(plans))
         await self._backend.reconcile(plans)
         for name in frozen:
-            logger.warning("pod %s has not come back for %.0f s: its learner is started again", name, FROZEN_S)
+            logger.warning("pod %s has been silent for %.0f s: restarting its learner", name, FROZEN_S)
             self._backend.restart(name)
 
     async def stop(self) -> None:

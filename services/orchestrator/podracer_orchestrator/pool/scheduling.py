@@ -1,4 +1,4 @@
-"""Who gets what: which job a free pod serves, how many pods each job has, how much memory they take. Numbers only."""
+"""Scheduling: which job a free pod serves, how many pods each job has, how much memory they take. Numbers only."""
 
 from __future__ import annotations
 
@@ -185,10 +185,10 @@ class _Account:
 class FairShare:
     """Stride scheduling: the next free pod works for the job that has used least for its weight since it joined.
 
-    A job's turn grows by the device seconds that it uses, divided by its weight; who joins begins at the least turn of
-    those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
-    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Nobody saves up: a job that cannot take a pod that
-    it is offered is put level with the job that does.
+    A job's turn grows by the device seconds that it uses, divided by its weight. A job that joins begins at the least
+    turn of those that it competes with (C. A. Waldspurger and W. E. Weihl, "Stride Scheduling: Deterministic
+    Proportional-Share Resource Management", MIT/LCS/TM-528, 1995). Jobs do not save up turns: a job that cannot take an
+    offered pod is put level with the job that takes it.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class FairShare:
             account = self._accounts.get(load.job_uid)
             if account is None:
                 rivals = [each for each in loads if each.job_uid in turns and each.kind == load.kind]
-                # Where it competes with nobody: as those that work, not as one that waits for what never comes.
+                # Without rivals: level with the jobs that work, not with one that cannot get pods.
                 rivals = rivals or [each for each in loads if each.job_uid in turns and each.held]
                 turns[load.job_uid] = min((turns[each.job_uid] for each in rivals), default=0.0)
             elif account.weight == load.weight:
@@ -212,7 +212,7 @@ class FairShare:
         return turns
 
     def order(self, loads: Sequence[Load]) -> Sequence[str]:
-        """The jobs in the order in which a free pod looks for work; of equals who holds less for its weight."""
+        """The jobs in the order in which a free pod looks for work; of equals the one with fewer pods per weight."""
         turns = self.turns(loads)
         order = sorted(
             range(len(loads)),
@@ -221,7 +221,7 @@ class FairShare:
         return [loads[index].job_uid for index in order]
 
     def level(self, passed_over: Iterable[str], taker: str, loads: Collection[Load]) -> None:
-        """`taker` has taken a pod that was offered to the jobs `passed_over` before; who has left is left out."""
+        """`taker` has taken a pod that was offered to the jobs `passed_over` before; jobs that left are ignored."""
         used = {load.job_uid: load.used_s for load in loads}
         if taker not in self._accounts:
             return
@@ -260,7 +260,7 @@ class MemoryBudget:
         if since_s < PAUSE_S:
             return view.promised
         reserve = min(RESERVE_BYTES, RESERVE_FRACTION * view.total)
-        # What runs stays as long as nothing is short, also where it turns out to need more than was thought.
+        # Running pods stay as long as there are enough resources, even if they need more than estimated.
         return max(view.promised, view.available + view.pods - reserve)
 
 

@@ -89,7 +89,7 @@ def commit(
 def require_lead(lease: LeaseRow) -> None:
     """Raise InvalidInput for a lease that follows another: what is trained belongs to the lead's."""
     if lease.kind == WorkKind.FOLLOW:
-        message = f"the lease {lease.id} follows another one, whose holder alone reports, commits and completes"
+        message = f"the lease {lease.id} follows another one; only that one's holder may report, commit and complete"
         raise InvalidInput(message, reason="NOT_THE_LEAD")
 
 

@@ -84,7 +84,7 @@ def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:
 
 def test_a_job_cannot_have_evaluation_for_training(table: Path) -> None:
     """Else it would train on the validation split without a word."""
-    with pytest.raises(InvalidInput, match="is told by Podracer whether") as caught:
+    with pytest.raises(InvalidInput, match="Podracer sets this argument") as caught:
         made(table, 1, evaluation=True)
     assert caught.value.violations[0].field == "environment.kwargs.evaluation"
 

@@ -299,7 +299,7 @@ def test_turbulence(monkeypatch: pytest.MonkeyPatch) -> None:
         past = returns[bar - 21 : bar - 1]
         away = returns[bar - 1] - past.mean(axis=0)
         assert found[bar] == pytest.approx(away @ np.linalg.inv(np.cov(past, rowvar=False)) @ away)
-    # A stock that is halted, or has been for most of the window, does not count; one that nobody had heard of neither.
+    # A stock that is halted, or has been for most of the window, does not count, nor does one without earlier bars.
     close[:, 2] = np.where(np.arange(70) < 30, 0.0, close[:, 2])
     traded[:30, 2] = False
     both, pair = turbulence_of(close, traded, 20), turbulence_of(close[:, :2], traded[:, :2], 20)

@@ -17,7 +17,7 @@ def test_profit_and_its_interval() -> None:
 
 
 def test_cash_alone_is_as_uncertain_as_anything() -> None:
-    """With an interval of no width nobody's lower bound would be above that of who does nothing."""
+    """With an interval of no width no lower bound would be above that of a cash account."""
     still, risky = np.zeros(252), np.random.default_rng(1).normal(0.002, 0.01, 252)
     cash, trader = (statistic_of(returns, "sharpe_ratio", 100.0) for returns in (still, risky))
     assert (cash.value, cash.lower_bound, cash.upper_bound) == (0.0, pytest.approx(-1.96), pytest.approx(1.96))

@@ -145,7 +145,7 @@ def test_a_column_with_a_zone_keeps_what_clocks_showed_there(tmp_path: Path, zon
     read_again(tmp_path / "prices", ROWS)
 
 
-def test_a_zone_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_zone(tmp_path: Path) -> None:
     table = typed(time=pa.timestamp("us", "Mars/Olympus"))
     pa.feather.write_feather(table, str(tmp_path / "prices"))
     with pytest.raises(InvalidInput, match="'time' has the time zone 'Mars/Olympus', which is not known"):

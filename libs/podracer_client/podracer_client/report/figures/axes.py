@@ -15,7 +15,7 @@ _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86_400.0))
 
 
 def tidy(axes: Axes, *, x: str, y: str = "") -> None:
-    """No frame, a light grid behind; the vertical axis's name stands level above it."""
+    """Remove the frame, draw a light grid and write the name of the vertical axis horizontally above it."""
     axes.grid(True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
@@ -43,7 +43,7 @@ def logarithmic(axes: Axes, which: str, low: float, high: float) -> None:
 
 
 def time_unit(span_s: float) -> tuple[str, float]:
-    """The unit in which a span of time is written best, and its seconds."""
+    """The most readable unit for a duration, and its length in seconds."""
     found = _UNITS[0]
     for unit in _UNITS:
         if span_s >= 3 * unit[1]:
@@ -60,7 +60,7 @@ def time_ticks(axes: Axes, until_s: float, name: str = "time since the job was c
 
 
 def number_text(value: float) -> str:
-    """With thousands separators; from a million on `2.5 M`."""
+    """With thousands separators; `2.5 M` from a million upwards."""
     for suffix, size in (("G", 1e9), ("M", 1e6)):
         if abs(value) >= size:
             return f"{value / size:,g} {suffix}"

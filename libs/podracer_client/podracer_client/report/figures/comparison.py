@@ -1,4 +1,4 @@
-"""The jobs of an experiment: the best score so far of each, one axis at a time, and how they spread over seeds."""
+"""The jobs of an experiment: the best score so far of each, one axis at a time, and the spread over seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Curve = list[tuple[float, float]]
 
 
 def draw_overlay(experiment: Experiment) -> Figure | None:
-    """Every job's best score so far, against time and against steps. None where no candidate was judged."""
+    """Every job's best score so far, against time and against steps. None if no candidate was judged."""
     by_time, by_steps = (_curves(experiment.jobs, place) for place in (0, 1))
     if not any(by_time.values()):
         return None
@@ -109,7 +109,7 @@ def draw_spread(experiment: Experiment) -> Figure | None:
 
 
 def _legend(figure: Figure, colors: Mapping[str, str]) -> None:
-    """The groups below both axes, in as many columns as their names leave room for."""
+    """The groups below both axes, in as many columns as fit."""
     figure.legend(
         [Line2D([], [], color=color, linewidth=2.5) for color in colors.values()],
         list(colors),
@@ -122,7 +122,8 @@ def _legend(figure: Figure, colors: Mapping[str, str]) -> None:
 
 
 def _curves(jobs: Iterable[JobReport], place: int) -> dict[str, Curve]:
-    """Time (place 0) or steps (place 1) and score; held to the end of the job, so that late starts are seen."""
+    """Time (place 0) or steps (place 1) and score; constant until the end of the job, so that late starts are
+    visible."""
     found = {}
     for job in jobs:
         points = best_so_far(job)
@@ -135,7 +136,7 @@ def _curves(jobs: Iterable[JobReport], place: int) -> dict[str, Curve]:
 
 
 def _steps(curve: Curve) -> Curve:
-    """A staircase: between two bests the former one holds."""
+    """Step curves: the best score stays constant until the next improvement."""
     found: Curve = []
     for x, y in curve:
         if found:

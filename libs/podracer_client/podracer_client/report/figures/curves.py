@@ -1,4 +1,4 @@
-"""Returns of every evaluation against environment steps of the lineage, or against time; the losers' too."""
+"""Returns of every evaluation against environment steps of the lineage, or against time, of unsuccessful agents too."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_LINES = 400
 _MAX_DOTS = 600
 _MAX_LABELS = 8
 _FAR = 3.0
-"""Returns that lie further below the rest than so many times its spread are off the picture."""
+"""Returns further below the others than this many times their spread are outside the figure."""
 _UNEQUAL = 12.0
-"""Where the longest line is so many times the median one, steps cost algorithms unequally: a logarithm shows all."""
+"""If the longest line is this many times the median one, the axis of steps is logarithmic."""
 
 Point = tuple[float, float]
 
 
 def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
-    """None where nothing was evaluated."""
+    """None if nothing was evaluated."""
     agents = most_telling(report, MAX_LINES)
     lines = _lines(report.evaluations, agents, by_time=by_time)
     if not any(lines.values()):
@@ -54,7 +54,8 @@ def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
 
 
 def _lines(evaluations: Iterable[Evaluation], agents: Sequence[Agent], *, by_time: bool) -> dict[str, list[Point]]:
-    """The points of every agent, from its parent's last one on. Of several at the same steps the longest counts."""
+    """The points of every agent, beginning with the last one of its parent. Of several at the same steps the one with
+    most episodes counts."""
     at_steps: dict[str, dict[int, Evaluation]] = {agent.name: {} for agent in agents}
     for evaluation in evaluations:
         known = at_steps.get(evaluation.agent)
@@ -110,7 +111,7 @@ def _draw_best(axes: Axes, line: Sequence[Point], color: str) -> None:
 
 
 def _draw_candidates(axes: Axes, report: JobReport, colors: dict[str, str], *, by_time: bool) -> None:
-    """Places of the board with their intervals; hollow where not confirmed."""
+    """Places of the board with their intervals; hollow if not confirmed."""
     halo = [withStroke(linewidth=2.5, foreground=PAGE)]
     algorithms = {agent.name: agent.algorithm for agent in report.agents}
     for candidate in report.candidates:
@@ -134,7 +135,7 @@ def _label(candidate: Candidate) -> str:
 
 
 def _set_limits(axes: Axes, report: JobReport, lines: Sequence[Sequence[Point]], *, by_time: bool) -> None:
-    """Room for target and intervals; a few returns far below all others do not press the rest flat."""
+    """Room for target and intervals; a few returns far below all others do not compress the rest."""
     points = [point for line in lines for point in line]
     heights = sorted(height for _, height in points)
     low, high = heights[len(heights) // 50], heights[-1]

@@ -1,4 +1,4 @@
-"""Where the search went: every judged agent's hyperparameters over its life, coloured by its score."""
+"""The course of the search: the hyperparameters of every judged agent over time, coloured by its score."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ _COLUMNS = 3
 _NARROW = 4.0
 """Values that differ by less than this factor need no logarithm."""
 _POOR_TO_GOOD = LinearSegmentedColormap.from_list("score", ["#9aa1a9", "#b59a6a", "#d55e00"], N=40)
-"""Grey to orange: both ends stand out from white and from black. In so few steps a colour bar is no picture."""
+"""Grey to orange: both ends contrast with white and with black. With so few steps matplotlib draws the colour bar as
+paths, not as an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """A judged agent: from when until when, with what, how well. `place`: 0 for the worst score, 1 for the best."""
+    """A judged agent: its begin, its end, its hyperparameters and its score. `place`: 0 for the worst score, 1 for the
+    best."""
 
     agent: Agent
     start_s: float
@@ -52,7 +54,7 @@ def drawn_names(report: JobReport) -> tuple[str, ...]:
 
 
 def draw_hyperparameters(report: JobReport) -> Figure | None:
-    """None where no agent was judged, or all agents are alike."""
+    """None if no agent was judged, or all agents have the same values."""
     names = drawn_names(report)
     if not names:
         return None
@@ -83,7 +85,7 @@ def draw_hyperparameters(report: JobReport) -> Figure | None:
 
 
 def _lives(report: JobReport) -> list[_Life]:
-    """Of the agents that were judged, the worst first: the better ones are drawn over them."""
+    """The judged agents, the worst first, so that better ones are drawn on top."""
     judged = [agent for agent in most_telling(report, MAX_AGENTS) if agent.score is not None]
     last: dict[str, float] = {}
     for evaluation in report.evaluations:
@@ -128,7 +130,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_logarithmic(report: JobReport, name: str) -> bool:
-    """As the job searches it, else as its algorithms do by themselves."""
+    """As the job's own search space says, otherwise as that of its algorithms."""
     if name in report.searched:
         return report.searched[name]
     for algorithm in dict.fromkeys(agent.algorithm for agent in report.agents):

@@ -23,7 +23,7 @@ _STYLES = {"COPY": "-", "NOISE": (0, (3, 2)), "FUSE": (0, (1, 1.2))}
 
 
 def draw_lineage(report: JobReport) -> Figure | None:
-    """None where there is no agent yet."""
+    """None if there is no agent yet."""
     agents = family_order(most_telling(report, MAX_AGENTS))
     if not agents:
         return None
@@ -51,7 +51,7 @@ def draw_lineage(report: JobReport) -> Figure | None:
 
 
 def _spans(report: JobReport, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
-    """From when it was proposed until it was evaluated last, or until now where it is trained now."""
+    """From its proposal until its last evaluation, or until now if it is in training."""
     last: dict[str, float] = {}
     for evaluation in report.evaluations:
         if evaluation.time_s is not None:
@@ -106,7 +106,7 @@ def _write(axes: Axes, agent: Agent, row: int, span: tuple[float, float], rank: 
 
 
 def _keys(starts: set[str]) -> dict[str, Line2D]:
-    """What the marks mean, as far as they are in the picture."""
+    """The legend of the marks in the figure."""
     keys = {}
     if "FRESH" in starts:
         keys["fresh"] = Line2D([], [], ls="none", marker="o", mfc=PAGE, mec=MUTED, mew=1.6)

@@ -1,6 +1,6 @@
-"""Colours that colour-blind readers can tell apart, and the CSS variables that take their place in a page.
+"""Colours that colour-blind readers can tell apart, and the CSS variables that replace them in a page.
 
-The series begin with those of Okabe and Ito 2008, Color Universal Design, as far as they are legible on white.
+The series begin with those of Okabe and Ito 2008, Color Universal Design, those of them that are legible on white.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b08600", "#6a51a3", "#7a
 LIGHT = {"ink": INK, "muted": MUTED, "grid": GRID, "page": PAGE, "bad": BAD} | {
     f"series-{number}": color for number, color in enumerate(SERIES, 1)
 }
-"""CSS variable → colour in the light theme, the one in which figures are drawn."""
+"""CSS variable → colour in the light theme, in which figures are drawn."""
 
 DARK = {
     **{"ink": "#e8eaed", "muted": "#9aa1ab", "grid": "#31363d", "page": "#15181c", "bad": "#ff6b6b"},
@@ -29,6 +29,6 @@ DARK = {
 
 
 def series_colors(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, in the order in which they first come; they repeat after the last."""
+    """A colour for each name, in order of first appearance; after the last colour they repeat."""
     unique = dict.fromkeys(names)
     return {name: SERIES[place % len(SERIES)] for place, name in enumerate(unique)}

@@ -1,4 +1,4 @@
-"""Pods over time: when each held work, how it ended, what else happened to it; below, their throughput."""
+"""Pods over time: the leases of each, how they ended, and other events; below, their throughput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORKED, _GAVE_BACK = SERIES[0], SERIES[4]
 
 
 def draw_pods(report: JobReport) -> Figure | None:
-    """None where no pod has worked yet."""
+    """None if no pod has worked yet."""
     histories = pod_histories(report.events, report.now_s)[:MAX_PODS]
     edges, rates = throughput(report)
     if not histories:
@@ -84,7 +84,7 @@ def _draw_rates(axes: Axes, edges: list[float], rates: list[float]) -> None:
 
 
 def _keys(histories: tuple[PodHistory, ...]) -> dict[str, Line2D]:
-    """What the colours and marks mean, as far as they are in the picture."""
+    """The legend of the colours and marks in the figure."""
     spans = [span for history in histories for span in history.spans]
     incidents = [event for history in histories for event in history.incidents]
     keys = {}

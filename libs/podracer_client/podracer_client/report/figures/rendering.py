@@ -36,14 +36,14 @@ _VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A figure; `png` is empty where it was not asked for."""
+    """A figure; `png` is empty if it was not requested."""
 
     name: str
     svg: str
     png: bytes = b""
 
     def inline(self) -> str:
-        """For a page: no prologue and no namespaces, which HTML does without, and the page's colours and width."""
+        """The SVG for a page: without prologue and namespaces, with the page's colours and width."""
         svg = self.svg[self.svg.index("<svg") :]
         svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg, count=2).replace("xlink:href", "href")
         svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)  # it says `*`
@@ -52,7 +52,7 @@ class Rendered:
 
 
 def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -> Rendered | None:
-    """Draw it and write it down; None where there is nothing to draw. `name` makes its identifiers unique."""
+    """Draw and export the figure; None if there is nothing to draw. `name` makes its identifiers unique."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # in an SVG the viewer's fonts have it
         figure = draw()
@@ -70,7 +70,7 @@ def render(name: str, draw: Callable[[], Figure | None], *, png: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class FigurePlan:
-    """A figure of a page: a name for its files, what it shows, and how it is drawn (None: there is nothing to draw)."""
+    """A figure of a page: a name for its files, its caption, and the function that draws it (None: nothing to draw)."""
 
     name: str
     title: str
@@ -79,7 +79,7 @@ class FigurePlan:
 
 
 def render_figures(plans: Iterable[FigurePlan], *, png: bool) -> dict[str, Rendered]:
-    """The figures that have something to show, by name."""
+    """The figures with content, by name."""
     found = {}
     for plan in plans:
         rendered = render(plan.name, plan.draw, png=png)
@@ -89,7 +89,7 @@ def render_figures(plans: Iterable[FigurePlan], *, png: bool) -> dict[str, Rende
 
 
 def figure_element(plan: FigurePlan, rendered: Rendered | None) -> Markup:
-    """The figure inline with its caption; nothing where there is none."""
+    """The figure inline with its caption; empty if it does not exist."""
     if rendered is None:
         return Markup()
     drawing = Markup(rendered.inline().replace("<svg", f'<svg role="img" aria-label="{escape(plan.title)}"', 1))
@@ -97,7 +97,7 @@ def figure_element(plan: FigurePlan, rendered: Rendered | None) -> Markup:
 
 
 def write_figures(folder: Path, figures: Iterable[Rendered]) -> list[Path]:
-    """Every figure as NAME.svg and NAME.png; the folder is made. Raises InvalidInput where that cannot be."""
+    """Every figure as NAME.svg and NAME.png; the folder is created. Raises InvalidInput if that fails."""
     make_folder(folder)
     written = []
     for figure in figures:

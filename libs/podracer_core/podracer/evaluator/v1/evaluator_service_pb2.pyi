@@ -136,7 +136,7 @@ class OpenEvaluate(_message.Message):
     device: _builtins.str
     """Device to evaluate on. Unset: cpu."""
     traceparent: _builtins.str
-    """The span in which the learner opens it, as W3C's traceparent. Unset where nobody records one."""
+    """The span in which the learner opens it, as W3C's traceparent. Unset if no span is recorded."""
     evaluator: _builtins.str
     """Name of the evaluator that judges the policies (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
     @_builtins.property
@@ -217,7 +217,7 @@ class EvaluationOrder(_message.Message):
     admission_score: _builtins.float
     """Go on to all episodes only while the interval straddles this score. Unset: always go on."""
     traceparent: _builtins.str
-    """The span that waits for the answer, as W3C's traceparent. Unset where nobody records one: of most looks at training."""
+    """The span that waits for the answer, as W3C's traceparent. Unset if no span is recorded, as for most evaluations during training."""
     required_score: _builtins.float
     """Give up where the interval of the first episodes lies below this score. Unset: never."""
     @_builtins.property

@@ -197,8 +197,8 @@ class UploadHeader(_message.Message):
     bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS.
     """
     replaced_sha256: _builtins.str
-    """With `replace`: only while the name stands for content of this SHA-256, else ABORTED (ARTIFACT_CHANGED); whoever adds to what was
-    read loses nothing that others have added since. Unset: whatever it stands for.
+    """With `replace`: replace only content of this SHA-256, else ABORTED (ARTIFACT_CHANGED). A caller that adds to what it
+    has read then loses nothing that others have added since. Unset: replace any content.
     """
     def __init__(
         self,

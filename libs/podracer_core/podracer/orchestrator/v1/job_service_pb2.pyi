@@ -721,7 +721,7 @@ class GetCapacityResponse(_message.Message):
     """What keeps the pool from growing, for people: `memory: 0.4 GiB free, a pod needs 1.2 GiB`. Unset: nothing does."""
     @_builtins.property
     def total(self) -> _job_pb2.Resources:
-        """What there is."""
+        """The pool's resources in all."""
 
     @_builtins.property
     def reserved(self) -> _job_pb2.Resources:

@@ -160,13 +160,13 @@ class LeaseWorkRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     WARM_AGENTS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
-    """Name of the pod: `projects/p/pods/x`. Required; a pod that nobody knows is recorded (static backend)."""
+    """Name of the pod: `projects/p/pods/x`. Required; an unknown pod is recorded (static backend)."""
     instance_id: _builtins.str
     """Random, one for each start of the learner: tells a restarted learner from the one before."""
     request_id: _builtins.str
     """Random: the same request again gets the same lease."""
     address: _builtins.str
-    """Where others reach this learner; unset where nobody can."""
+    """The address at which others reach this learner; unset if it accepts no calls."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build."""
@@ -257,7 +257,7 @@ class Lease(_message.Message):
     job_uid: _builtins.str
     """The job's uid, for the keys of objects."""
     traceparent: _builtins.str
-    """The span that granted it, as W3C's traceparent: what the pod does for it belongs to the same trace. Unset where nobody records the job's."""
+    """The span that granted it, as W3C's traceparent: the pod's work for the lease belongs to the same trace. Unset if the job's trace is not recorded."""
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
         """How long the lease lives without renewal."""

@@ -128,7 +128,7 @@ class OpenCollect(_message.Message):
     device: _builtins.str
     """Device to collect on: `cpu`, `cuda:0`; FAILED_PRECONDITION (NO_DEVICE) where it is not there. Unset: as the worker is set."""
     traceparent: _builtins.str
-    """The span in which the learner opens it, as W3C's traceparent. Unset where nobody records one."""
+    """The span in which the learner opens it, as W3C's traceparent. Unset if no span is recorded."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the worker's."""
@@ -246,7 +246,7 @@ class RolloutRequest(_message.Message):
     with_environment_state: _builtins.bool
     """Whether the environments' state is wanted with the rollout."""
     traceparent: _builtins.str
-    """The span that waits for the rollouts, as W3C's traceparent. Unset where nobody records one: of most rollouts."""
+    """The span that waits for the rollouts, as W3C's traceparent. Unset if no span is recorded, as for most rollouts."""
     def __init__(
         self,
         *,

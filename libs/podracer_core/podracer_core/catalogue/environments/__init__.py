@@ -1,8 +1,8 @@
 """Environments by name, without torch and without starting any.
 
-spec   how a job names one
-info   what is known of one
-find   which there are: built in, installed, Gymnasium's
+spec   the environment of a job
+info   the description of an environment
+find   the environments: built in, installed, Gymnasium's
 """
 
 from podracer_core.catalogue.environments.find import (

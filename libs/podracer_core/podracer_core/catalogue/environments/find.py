@@ -1,4 +1,4 @@
-"""Which environments there are: the built-in ones with their spaces, installed ones, and Gymnasium's."""
+"""The environments: built-in ones with their spaces, installed ones, and Gymnasium's."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def known_environments() -> dict[str, EnvironmentInfo]:
 
 
 def broken_environments() -> list[str]:
-    """What is wrong with the environments of installed packages that are left out, one message each."""
+    """A message for each broken environment of an installed package."""
     return [each.problem for each in installed_environments(BUILT_IN) if each.info is None]
 
 
 def gymnasium_environments() -> dict[str, EnvironmentInfo]:
-    """Gymnasium's own and its plug-ins', the newest version of each, without those that are built in here.
+    """Gymnasium's environments and its plug-ins', the newest version of each, without those that are built in here.
 
-    Raises PreconditionFailed where Gymnasium is not installed.
+    Raises PreconditionFailed if Gymnasium is not installed.
     """
     ids = registered_ids()
     if ids is None:
@@ -54,9 +54,9 @@ def gymnasium_environments() -> dict[str, EnvironmentInfo]:
 
 
 def find_environment(environment_id: str) -> EnvironmentInfo:
-    """What is known of `environment_id`; InvalidInput with the nearest names if nobody knows it.
+    """The description of `environment_id`. Raises InvalidInput with the nearest names if it is unknown.
 
-    Where Gymnasium is not installed (an orchestrator's image), an id of its form is taken on trust: inspection tells.
+    If Gymnasium is not installed (an orchestrator's image), an id of its form is accepted: inspection checks it.
     """
     if environment_id in BUILT_IN:
         return BUILT_IN[environment_id]
@@ -72,12 +72,12 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     if (known and environment_id in known) or (on_trust and _GYMNASIUM_ID.match(environment_id)):
         return gymnasium_info(environment_id)
     nearest = _nearest(environment_id, [*BUILT_IN, *installed, *newest(known or [])])
-    advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists what there is"
+    advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists all environments"
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
 
 
 def reward_threshold(environment_id: str) -> float | None:
-    """The return from which on Gymnasium counts an environment as solved; None where it does not say."""
+    """The return at which Gymnasium counts an environment as solved; None if it defines none."""
     spec = (_registry() or {}).get(environment_id)
     return None if spec is None else spec.reward_threshold
 
@@ -94,13 +94,13 @@ def _refused(message: str, reason: str, environment_id: str) -> InvalidInput:
 
 
 def registered_ids() -> list[str] | None:
-    """Every id that Gymnasium knows, or None where it is not installed."""
+    """Every id that Gymnasium knows, or None if it is not installed."""
     registry = _registry()
     return None if registry is None else list(registry)
 
 
 def newest(ids: list[str]) -> list[str]:
-    """The ids without older versions, and without what Gymnasium registers only to say that it has moved away."""
+    """The ids without older versions, and without ids that Gymnasium registers only to report that they have moved."""
     registry = _registry() or {}
     latest: dict[str, str] = {}
     for environment_id in ids:
@@ -113,7 +113,7 @@ def newest(ids: list[str]) -> list[str]:
 
 
 def gymnasium_info(environment_id: str) -> EnvironmentInfo:
-    """What the registry says of an id; little more than the id where Gymnasium or the id is not there."""
+    """The registry's description of an id; little more than the id if Gymnasium or the id is missing."""
     spec = (_registry() or {}).get(environment_id)
     description = "Gymnasium's, in processes"
     if spec is None:
@@ -141,7 +141,7 @@ def _version(environment_id: str) -> int:
 
 
 def _arguments(kwargs: Mapping[str, Any]) -> tuple[ArgumentInfo, ...]:
-    """What the id itself sets, as far as a job file can say it."""
+    """The arguments that the id itself sets, if a job file can express them."""
     found = []
     for name, value in kwargs.items():
         try:
@@ -176,7 +176,7 @@ returns a `gymnasium.Env`. It is imported where agents act, never here."""
 
 @dataclass(frozen=True, slots=True)
 class InstalledEnvironment:
-    """What an entry point leads to: an environment, or a `problem` that says what is wrong with which package."""
+    """The result of loading an entry point: an environment, or a `problem` that names the package."""
 
     id: str
     info: EnvironmentInfo | None
@@ -184,7 +184,7 @@ class InstalledEnvironment:
 
 
 def installed_environments(built_in: Collection[str]) -> list[InstalledEnvironment]:
-    """What all installed packages offer. One that is broken has its problem said and leaves the others alone."""
+    """The environments of all installed packages. A broken one has a `problem` and does not affect the others."""
     # In a set: a distribution may be on sys.path twice.
     entries = {(entry.name, entry.value, package_of(entry)) for entry in _entry_points()}
     found = []

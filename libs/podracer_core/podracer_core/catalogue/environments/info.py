@@ -1,4 +1,4 @@
-"""What is known of an environment without starting it."""
+"""The description of an environment, without starting it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from podracer_core.catalogue.spaces import Space
 
 @dataclass(frozen=True, slots=True)
 class ArgumentInfo:
-    """A keyword argument of an environment's constructor: what a job may give in `environment.kwargs`.
+    """A keyword argument of an environment's constructor, for `environment.kwargs` of a job.
 
-    default    a JSON value (a tuple stands for a list); no default where `required`
-    example    what a job file could say, where `required`
-    is_file    the path of a file here, which a job names under `data` and takes with it, not in `environment.kwargs`
+    default    a JSON value (a tuple stands for a list); no default if `required`
+    example    a value for a job file, if `required`
+    is_file    the path of a local file, which a job names under `data` and uploads, not in `environment.kwargs`
     """
 
     name: str
@@ -28,13 +28,13 @@ class ArgumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentInfo:
-    """What is known of an environment without starting it.
+    """The description of an environment, without starting it.
 
-    The spaces are None where `needs_inspection`. `factory` is the "module:Name" of the class that implements a
-    batched environment in this process, empty where processes with a Gymnasium environment do. `arguments` are what
-    that class takes besides `num_envs`, `device` and `max_episode_steps`. `package` is the name and the version of the
-    distribution that it comes from, empty where it is built in. `scores` are the values of the argument `score` with
-    which evaluations rank by something else than the return, and what that is called.
+    The spaces are None if `needs_inspection`. `factory`: the "module:Name" of the class of a batched environment in
+    this process, empty for a Gymnasium environment in processes. `arguments`: of that class, besides `num_envs`,
+    `device` and `max_episode_steps`. `package`: name and version of its distribution, empty if it is built in.
+    `scores`: the values of the argument `score` with which evaluations rank by another statistic than the return, and
+    that statistic's name.
     """
 
     id: str
@@ -51,9 +51,9 @@ class EnvironmentInfo:
 
     @property
     def needs_inspection(self) -> bool:
-        """True if the spaces are unknown until someone has started it."""
+        """Whether the spaces are unknown until it has been started."""
         return self.observation_space is None or self.action_space is None
 
     def score_name(self, arguments: Mapping[str, object]) -> str:
-        """What the numbers of its evaluations are, with these arguments: `return` unless `scores` has another."""
+        """The name of its evaluations' statistic with these arguments: `return` unless `scores` has another."""
         return self.scores.get(str(arguments.get("score")), "return")

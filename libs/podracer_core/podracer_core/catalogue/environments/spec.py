@@ -1,4 +1,4 @@
-"""How a job names its environment."""
+"""The environment of a job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """Where a file is and what it is; whoever fetches it verifies it.
+    """A file in the object store; the reader verifies it.
 
     key         in the object store
     sha256      of its bytes, 64 lower-case hexadecimal digits
     size_bytes  its length
-    name        of the file that it was made from, without folders; empty where that does not matter
+    name        of the file that it was made from, without folders; may be empty
     """
 
     key: str
@@ -50,7 +50,7 @@ class StoredFile:
 
     @property
     def local_name(self) -> str:
-        """What a local copy is called: the hash, with the ending that tells the format (`….csv`)."""
+        """The name of a local copy: the hash, with the ending of the format (`….csv`)."""
         return self.sha256 + "".join(PurePosixPath(self.name).suffixes[-2:])
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class EnvironmentSpec:
                          one that holds packages, or a package folder itself (with an `__init__.py`)
     kwargs               arguments of the constructor, JSON values
     max_episode_steps    truncates episodes; None leaves the environment's own limit
-    code                 packed code in the object store; whoever starts the environment makes it a `code_path` first
+    code                 packed code in the object store; it becomes a `code_path` before the environment starts
     data                 data sets by argument of the constructor: paths of files here, or files in the object store,
                          which become paths likewise
     """
@@ -97,9 +97,9 @@ class EnvironmentSpec:
             message = f"{self.entry_point!r} is not of the form package.module:Name"
             yield FieldViolation("environment.entry_point", message)
         if (self.code_path or self.code) and not self.entry_point:
-            yield FieldViolation("environment.code", "code goes with an entry_point")
+            yield FieldViolation("environment.code", "needs an entry_point")
         if self.code_path and self.code:
-            yield FieldViolation("environment.code", "is in the object store and in a folder: one is too much")
+            yield FieldViolation("environment.code", "give either packed code or a folder, not both")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             message = f"must be at least 1, not {self.max_episode_steps}"
             yield FieldViolation("environment.max_episode_steps", message)
@@ -111,16 +111,16 @@ class EnvironmentSpec:
             if not name.isidentifier():
                 yield FieldViolation(f"data.{name}", "is not the name of an argument")
             elif name in self.kwargs:
-                yield FieldViolation(f"data.{name}", f"is in environment.kwargs too: {name} can have one value only")
+                yield FieldViolation(f"data.{name}", f"is also in environment.kwargs: give {name} once")
 
     @property
     def name(self) -> str:
-        """What to call it in a message."""
+        """Its name in messages."""
         return self.id or self.entry_point
 
     @property
     def stored_files(self) -> tuple[StoredFile, ...]:
-        """The files that have to be brought here before it can be started; none where everything is here."""
+        """The files to fetch before it can be started; empty if all are local."""
         data = (file for file in self.data.values() if isinstance(file, StoredFile))
         return (*data,) if self.code is None else (self.code, *data)
 
@@ -128,15 +128,17 @@ class EnvironmentSpec:
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor: `kwargs`, and the path of each data set.
 
-        Raises PreconditionFailed (FILES_MISSING) where a file is still in the object store.
+        Raises PreconditionFailed (FILES_MISSING) if a file is still in the object store.
         """
         if self.stored_files:
-            raise PreconditionFailed(f"{self.name} needs files that have not been brought here", reason="FILES_MISSING")
+            raise PreconditionFailed(
+                f"{self.name} needs files that are still in the object store", reason="FILES_MISSING"
+            )
         return {**self.kwargs, **self.data}
 
     def to_json(self) -> dict[str, Any]:
-        """What the environment's own process is told, as JSON values; `kwargs` are all of its `arguments`, and
-        `code_path` is what goes on its import path. Raises as `arguments` does."""
+        """The JSON values for the environment's own process; `kwargs`: all of its `arguments`; `code_path`: for its
+        import path. Raises as `arguments`."""
         return {
             "id": self.id,
             "entry_point": self.entry_point,
@@ -146,7 +148,7 @@ class EnvironmentSpec:
         }
 
     def to_metadata(self) -> dict[str, Any]:
-        """What a checkpoint remembers of it, as JSON values: `from_metadata` is the inverse."""
+        """The JSON values for a checkpoint's metadata; `from_metadata` is the inverse."""
         data = {name: file.to_json() if isinstance(file, StoredFile) else file for name, file in self.data.items()}
         return {
             "id": self.id,
@@ -160,7 +162,7 @@ class EnvironmentSpec:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
-        """From a checkpoint. Raises InvalidInput or TypeError where it is not what `to_metadata` gives."""
+        """The inverse of `to_metadata`. Raises InvalidInput or TypeError for other values."""
         values = dict(metadata)
         code, data = values.pop("code", None), values.pop("data", {})
         return cls(

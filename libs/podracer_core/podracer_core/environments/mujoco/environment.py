@@ -203,9 +203,9 @@ class MuJoCoEnvironment(VecEnvironment):
         return self._go_on()
 
     def close(self) -> None:
-        """Give back the engine: its threads, or a GPU's memory, go with the last who knows this environment.
+        """Release the engine: its threads or its GPU memory are freed with the last reference to this environment.
 
-        Nobody waits for the garbage collector then, which knows nothing of a GPU's memory and may come late.
+        So they do not wait for the garbage collector, which does not see GPU memory and may run late.
         """
         self._closed, self._started = True, False
         self._starts, self._replay = None, _nothing  # both hold this environment

@@ -29,10 +29,10 @@ _CONTACTS_OF_CONVEX_PAIR = 8  # two boxes
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Room for what a world can do at once; whoever needs more overflows.
+    """Capacity of a world's contacts and constraints. A world that needs more overflows.
 
     contacts   per world, in one pool for all: a world may have more while others have fewer. When the pool overflows,
-               nobody knows whose contacts were lost, so every world counts as broken
+               the worlds of the lost contacts are unknown, so every world counts as broken
     rows       of constraints (contacts, limits, friction, equalities), for each world alone
     """
 

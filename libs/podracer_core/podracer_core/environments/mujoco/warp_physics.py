@@ -38,7 +38,7 @@ _STATE = ("qpos", "qvel", "act", "ctrl", "time", "qacc_warmstart")
 # What positions alone decide, without contacts and forces.
 _KINEMATIC = frozenset(("xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "site_xpos", "subtree_com", "cinert"))
 _AFTER_CONSTRAINTS = frozenset(("cacc", "cfrc_int", "cfrc_ext"))  # `mj_rnePostConstraint` computes them
-# A solver that stops at its iteration limit has lost nothing: C MuJoCo goes on with what it has, and so do we.
+# A solver that stops at its iteration limit is no error: C MuJoCo continues with its result, and so does this code.
 _OVERFLOWS = int(mjw.OverflowType.ALL & ~(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS))
 
 
@@ -94,7 +94,7 @@ class WarpPhysics(Physics):
             )
             self._rows = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
             self._warp_rows = wp.from_torch(self._rows)
-        self._model.opt.warn_overflow = 0  # the kernels' own printing; `broken` tells
+        self._model.opt.warn_overflow = 0  # the kernels' own printing; `broken` reports this instead
         self._model.callback.control = _check_capacity
         self._overflow = wp.to_torch(self._data.overflow)
         self._broken = torch.zeros_like(self._rows)
@@ -182,7 +182,7 @@ class WarpPhysics(Physics):
             mjw.rne_postconstraint(self._model, self._data)
 
     def _run(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Do Warp's `work`. On a CPU, where nobody captures the whole step, it is captured here and replayed."""
+        """Run Warp's `work`. On a CPU the whole step is not captured elsewhere, so it is captured here."""
         with on_torch_stream(self.device):
             if self.device.type == "cuda":
                 work()

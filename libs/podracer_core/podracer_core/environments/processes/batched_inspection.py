@@ -1,4 +1,5 @@
-"""Does a user's batched environment keep the promises of `VecEnvironment`? Said in words when it does not."""
+"""Checks that a user's batched environment follows the interface `VecEnvironment`, with a clear error if it does
+not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "max_e
 
 
 def check_attributes(environment: VecEnvironment, count: int) -> None:
-    """InvalidInput unless its attributes are there and say what they should of `count` environments."""
+    """Raises InvalidInput unless its attributes exist and are right for `count` environments."""
     name = type(environment).__name__
     for attribute in _ATTRIBUTES:
         if not hasattr(environment, attribute):
@@ -40,7 +41,7 @@ def check_attributes(environment: VecEnvironment, count: int) -> None:
 
 
 def inspect_batched(environment: VecEnvironment, steps: int, announce: Callable[[str], None]) -> None:
-    """Try everything out; InvalidInput for the first thing that is wrong. `announce` is told what is being done."""
+    """Check everything; raises InvalidInput for the first fault. `announce` is called with the name of each check."""
     environment.action_space.seed(0)
     keys = torch.arange(environment.num_envs)
     if isinstance(environment, TorchEnvironment):
@@ -70,7 +71,7 @@ def inspect_batched(environment: VecEnvironment, steps: int, announce: Callable[
 
 
 def _inspect_functions(environment: TorchEnvironment, keys: Tensor, announce: Callable[[str], None]) -> None:
-    """The functions that a user has written, one by one: so the message can name the right one."""
+    """Check the user's functions one by one, so that the message names the faulty one."""
     count = keys.numel()
     announce("initial_state")
     state = environment.initial_state(keys)
@@ -165,7 +166,7 @@ def _random_action(environment: VecEnvironment) -> Tensor:
 
 
 def _sampled(environment: VecEnvironment, masks: list[Any]) -> Tensor:
-    """One random action a row, as a batch takes them."""
+    """One random action per row, in the form of a batch."""
     space = environment.action_space
     rows = np.stack([np.asarray(sample_allowed(space, mask)) for mask in masks])
     if isinstance(space, gymnasium.spaces.Box):

@@ -1,4 +1,4 @@
-"""A user's own `VecEnvironment` as rows of a batch: one instance, which writes straight into the shared arrays."""
+"""A user's own `VecEnvironment` as rows of a batch: one instance, which writes directly into the shared arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
 
 
 class BatchedRows(Rows):
-    """The instance sees only its own rows; with seeds for keys, that changes no number."""
+    """The instance sees only its own rows; as random numbers depend on seeds only, that changes no result."""
 
     def __init__(
         self, kind: type[VecEnvironment], count: int, kwargs: Mapping[str, Any], max_episode_steps: int | None
@@ -72,7 +72,7 @@ class BatchedRows(Rows):
         self._action = torch.from_numpy(self.arrays.action)
 
     def start(self) -> None:
-        """See `Rows.start`: where earlier episodes were lost with their process, it goes on with other seeds."""
+        """See `Rows.start`: if earlier episodes were lost with their process, it continues with other seeds."""
         pairs = zip(self.arrays.seed.tolist(), self.arrays.episode.tolist(), strict=True)
         seeds = [episode_seed(seed, episode) if episode else seed for seed, episode in pairs]
         self.doing = "reset"
@@ -141,7 +141,7 @@ class BatchedRows(Rows):
         return environment
 
     def _show(self, observation: Tensor) -> None:
-        """Write what a reset gave into the arrays."""
+        """Write the result of a reset into the arrays."""
         shape = (self.count, *(self.observation_space.shape or ()))
         if not isinstance(observation, Tensor) or observation.shape != shape:
             found = list(observation.shape) if isinstance(observation, Tensor) else type(observation).__name__
@@ -152,7 +152,8 @@ class BatchedRows(Rows):
             self._out.action_mask.copy_(mask)
 
     def _refuse_broken_rows(self) -> None:
-        """The numbers of valid rows are finite; only the environment itself can start a broken world anew."""
+        """Refuse rows with numbers that are not finite but valid: only the environment itself can restart a broken
+        world."""
         arrays = self.arrays
         finite = np.isfinite(arrays.reward)
         for observations in (arrays.observation, arrays.final_observation):
@@ -165,7 +166,7 @@ class BatchedRows(Rows):
 
 
 def _copy(step: Any, out: Step) -> None:
-    """What an environment that ignores `out` has returned."""
+    """Copy the result of an environment that ignores `out`."""
     if not isinstance(step, Step):
         raise InvalidInput(f"step must return a Step, not {type(step).__name__}")
     for field in fields(Step):

@@ -1,8 +1,8 @@
-"""Start, ask and end a process that runs user code. Its memory, its prints and its death are its own.
+"""Starts, calls and ends a process that runs user code. Its memory, its output and a crash do not affect the parent.
 
-The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared memory. It dies with
-us: by the kernel's parent-death signal where that works, and when its socket hangs up. What it has started itself dies
-with it, unless that has left its process group.
+The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared memory. It ends with
+its parent: by the kernel's parent-death signal where that exists, and when its socket closes. The processes that it has
+started end with it, unless they have left its process group.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ _ALIVE_CHECK_S = 2.0  # how late we notice a death that the socket does not tell
 
 
 class ChildLost(PodracerError):
-    """The process died or did not answer in time; the message says which, and it is gone now."""
+    """The process died or did not answer in time; the message says which. It has ended."""
 
     reason = "CHILD_LOST"
 
 
 class ChildProcess:
-    """One process and our end of its socket. `name` is the environment's, for messages; `spins` is `Channel`'s."""
+    """One process and the parent's end of its socket. `name` is the environment's, for messages; `spins` is
+    `Channel`'s."""
 
     def __init__(self, name: str, memory: int, *, spins: bool = False) -> None:
         self._name = name
@@ -65,7 +66,7 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, command: str, payload: bytes = b"", **arguments: Any) -> None:
-        """Begin a command; `receive` gives its answer. "step" is the empty message."""
+        """Send a command; `receive` returns its answer. "step" is the empty message."""
         self._command = command
         try:
             self._channel.send({} if command == "step" else {"command": command, **arguments}, payload)
@@ -80,7 +81,7 @@ class ChildProcess:
         """The answer to the last command.
 
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
-        or InvalidInput if the user's code is to blame.
+        or InvalidInput for an error in the user's code.
         """
         while True:
             try:
@@ -123,7 +124,7 @@ class ChildProcess:
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:
-        """End them together: each has the time to clean up, none more than a few seconds."""
+        """End several processes in parallel: each has a few seconds to clean up."""
         deadline = time.monotonic() + _CLOSING_S
         for child in children:
             child.hang_up()
@@ -132,7 +133,7 @@ class ChildProcess:
         children.clear()
 
     def _has_ended(self) -> bool:
-        """Without reaping it."""
+        """Whether the process has ended, without reaping it."""
         if self._process.returncode is not None:
             return True
         try:
@@ -141,7 +142,7 @@ class ChildProcess:
             return True
 
     def _lost(self) -> ChildLost:
-        """Why the socket hung up."""
+        """The error for a closed socket."""
         deadline = time.monotonic() + _CLOSING_S
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -161,9 +162,9 @@ class ChildProcess:
 
 
 def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without our own settings and whatever is named like a secret, and with what a child needs.
+    """`environment` without Podracer's settings and variables named like secrets, and with those that a child needs.
 
-    Numeric libraries get one thread each, unless it says otherwise: several processes share the cores.
+    Numeric libraries get one thread each, unless it sets another number: several processes share the cores.
     """
     kept = {name: value for name, value in environment.items() if not _SECRET.search(name.upper())}
     ours = str(Path(__file__).resolve().parents[3])

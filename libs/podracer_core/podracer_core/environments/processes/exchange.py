@@ -1,11 +1,11 @@
-"""What we exchange with a process that runs user code; neither torch nor user code is imported here.
+"""The communication with a process that runs user code; this module imports neither torch nor user code.
 
-Messages go over a stream socket. A message is a line of JSON, and then as many bytes as its `payload_bytes` says. The
-empty line is the empty message: it costs no JSON, and a batch goes through two of them at every step.
+Messages go over a stream socket. A message is a line of JSON, followed by `payload_bytes` bytes. The empty line
+is the empty message: it needs no JSON, and a batch exchanges two of them at every step.
 
-Arrays lie in memory that a `PreprocessVecEnv` and its processes share: one array a quantity, one row an environment.
-The file behind it never has a name (or loses it at once), so that nothing is left over however its holders die; the
-processes inherit its descriptor.
+Arrays are in memory that a `PreprocessVecEnv` and its processes share: one array per quantity, one row per environment.
+Its file never has a name (or loses it at once), so that nothing remains even if its processes are killed; the processes
+inherit its descriptor.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _ALIGNMENT_BYTES = 64
 class Channel:
     """One end of the socket.
 
-    A process that sleeps takes some 50 µs to wake up, more than a step of a cheap environment. So where `spins`, a
-    wait of the kind that has been short lately begins with a look at the socket over and over, giving the core away
-    each time, before it sleeps.
+    A sleeping process takes about 50 µs to wake up, more than a step of a cheap environment. With `spins`, a wait of a
+    kind that was short recently therefore polls the socket for a while, yielding the core each time, before it sleeps.
     """
 
     def __init__(self, connection: socket.socket, *, spins: bool) -> None:
@@ -67,7 +66,7 @@ class Channel:
         """The next message and its payload.
 
         Raises TimeoutError when `deadline` (of `time.monotonic`) has passed, OSError if the other side is gone, and
-        ValueError if what came is no message. After a TimeoutError one may go on waiting.
+        ValueError for bytes that are not a message. After a TimeoutError it can be called again.
         """
         while True:
             part = self._wait(deadline)
@@ -79,11 +78,11 @@ class Channel:
                 return message
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._connection.close()
 
     def _take(self) -> tuple[dict[str, Any], bytes] | None:
-        """The message at hand, if all of it has come."""
+        """The next message, if it has arrived completely."""
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
@@ -126,7 +125,7 @@ class Channel:
 class SharedArrays:
     """Views of the shared memory, each with N rows; the meanings are those of `Step`.
 
-    `action_mask` has no columns where the environment has no masks.
+    `action_mask` has no columns if the environment has no masks.
     """
 
     seed: NDArray[np.int64]
@@ -142,7 +141,7 @@ class SharedArrays:
 
 
 def create_memory() -> int:
-    """The descriptor of an empty file that no folder shows."""
+    """The descriptor of an empty file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("podracer-environments")
     with tempfile.TemporaryFile() as file:
@@ -168,7 +167,7 @@ def size_memory(
 def map_memory(
     descriptor: int, num_envs: int, observation: gymnasium.spaces.Box, action: gymnasium.Space[Any], mask_size: int
 ) -> SharedArrays:
-    """The arrays in the file; every process computes the same places. The mapping lives as long as the arrays."""
+    """The arrays in the file; every process computes the same layout. The mapping lives as long as the arrays."""
     places, size_bytes = _layout(num_envs, observation, action, mask_size)
     memory = mmap.mmap(descriptor, size_bytes)
     return SharedArrays(

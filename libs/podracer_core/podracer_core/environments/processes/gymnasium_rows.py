@@ -42,7 +42,7 @@ class GymnasiumRows(Rows):
     def __init__(
         self, environments: Sequence[gymnasium.Env[Any, Any]], max_episode_steps: int | None, pictures: bool
     ) -> None:
-        """`max_episode_steps` comes on top of the environments' own limits."""
+        """`max_episode_steps` applies in addition to the environments' own limits."""
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
@@ -104,7 +104,7 @@ class GymnasiumRows(Rows):
             taken = 0 if ended else taken + 1
 
     def has_action_mask(self) -> bool:
-        """See `Rows.has_action_mask`: only a reset tells it of an environment without `action_masks`."""
+        """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""
         if self._mask_methods[0] is not None:
             return True
         self.doing = "reset"
@@ -125,7 +125,7 @@ class GymnasiumRows(Rows):
         self._draw()
 
     def set_ages(self, ages: bytes) -> bool:
-        """See `Rows.set_ages`: not where the limit lies in a wrapper that is left on, or in the environment itself."""
+        """See `Rows.set_ages`: impossible if the limit is in a wrapper that stays, or in the environment itself."""
         limited = np.array(self._limits) < _NO_LIMIT
         self._last_step[limited] -= np.frombuffer(ages, np.int64)[limited]
         self._nearest_last_step = int(self._last_step.min())
@@ -137,7 +137,7 @@ class GymnasiumRows(Rows):
         return True
 
     def step(self) -> None:
-        """See `Rows.step`. Where the numbers have broken, the next episode starts too."""
+        """See `Rows.step`. After numbers that are not finite, the next episode starts, too."""
         rows = self.arrays
         ended = self._act(rows)
         self._steps += 1
@@ -168,15 +168,15 @@ class GymnasiumRows(Rows):
         return frame
 
     def close(self) -> None:
-        """See `Rows.close`: each is closed, whatever the others do."""
+        """See `Rows.close`: each is closed, even if another one fails."""
         for environment in self._environments:
             try:
                 environment.close()
-            except Exception:  # noqa: BLE001 - user code may raise anything; there is nobody left to answer
+            except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
                 traceback.print_exc(file=sys.stderr)
 
     def _act(self, rows: SharedArrays) -> bool:
-        """Whether an environment has ended an episode itself."""
+        """Act in all rows; returns whether an environment has ended an episode itself."""
         self.doing = "step"
         ended = False
         rows.terminated.fill(False)
@@ -205,18 +205,18 @@ class GymnasiumRows(Rows):
                     self._write_mask(row, info)
         except (TypeError, ValueError) as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                check_step(self.observation_space, result)  # not user code has raised: something strange came out of it
+                check_step(self.observation_space, result)  # not raised by user code: its result has the wrong form
             raise
         return ended
 
     def _stand_still(self, finished: Sequence[int]) -> None:
-        """They go on to show what they acted on last, to which their masks belong."""
+        """The rows continue to show the last observation they acted on, to which their masks belong."""
         self._last_step[finished] = _NO_LIMIT
         self._acting_rows = [row for row in self._acting_rows if row not in finished]
         self._acting = [self._environments[row] for row in self._acting_rows]
 
     def _finite(self, rows: SharedArrays) -> bool:
-        """Whether all numbers of the step are; false too where they are so large that it takes a closer look."""
+        """Whether all numbers of the step are finite; also false for very large ones, which need a closer check."""
         squares = float(rows.reward.dot(rows.reward))
         if self._flat_observation.dtype == np.float32:
             squares += float(self._flat_observation.dot(self._flat_observation))
@@ -224,7 +224,7 @@ class GymnasiumRows(Rows):
         return math.isfinite(squares)
 
     def _set_aside_broken_rows(self, rows: SharedArrays) -> None:
-        """A row with NaN or infinity in it counts as truncated and not valid, and shows zeros."""
+        """A row with NaN or infinity counts as truncated and not valid, and shows zeros."""
         finite = np.isfinite(rows.reward)
         finite &= np.isfinite(rows.final_observation.reshape(self.count, -1)).all(axis=1)
         rows.valid[:] = finite
@@ -284,7 +284,8 @@ class GymnasiumRows(Rows):
 def _unwrap(environment: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Env[Any, Any], int]:
     """The environment without the outer wrappers that `gymnasium.make` puts on, and the lowest of their time limits.
 
-    Each costs a call at every step, for what the rows see to themselves: they reset before they step and count steps.
+    Each costs a call at every step, for checks that the rows do themselves: they reset before they step and count
+    steps.
     """
     lowest = _NO_LIMIT
     while isinstance(environment, gymnasium.Wrapper):

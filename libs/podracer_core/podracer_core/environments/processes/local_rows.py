@@ -1,4 +1,4 @@
-"""A user's environments in this very process, for a class or a function that no other process could import."""
+"""A user's environments in this process, for a class or a function that other processes cannot import."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MakeEnvironment = Callable[..., gymnasium.Env[Any, Any]]
 
 
 class LocalRows(RowProcesses):
-    """`RowProcesses` without a process: all rows are stepped here, one after the other.
+    """`RowProcesses` without processes: all rows are stepped in this one, one after the other.
 
-    What the user's code raises goes to the caller as it is.
+    Exceptions of the user's code reach the caller unchanged.
     """
 
     def __init__(self, make: MakeEnvironment, spec: EnvironmentSpec, num_envs: int, *, pictures: bool = False) -> None:

@@ -185,7 +185,7 @@ class PreprocessVecEnv(VecEnvironment):
         return [child.pid for child in self._processes.children]
 
     def _open(self) -> SharedArrays:
-        """Start the processes, and learn what their environments are."""
+        """Start the processes, and get the descriptions of their environments."""
         opened = self._processes.start()
         self.observation_space = observation_array_space(to_gymnasium(from_json(opened["observation_space"])))
         self.action_space = to_gymnasium(from_json(opened["action_space"]))
@@ -204,7 +204,7 @@ class PreprocessVecEnv(VecEnvironment):
         return self._step.observation.to(self.device)
 
     def _command(self, command: str) -> None:
-        """Have all processes do `command`, and replace those that are lost over it."""
+        """Run `command` in all processes, and replace those that are lost during it."""
         with self._closed_by_failure():
             lost = self._processes.ask(command).lost
             if lost:
@@ -215,7 +215,7 @@ class PreprocessVecEnv(VecEnvironment):
                 self._losses_in_a_row = 0
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
-        """Have all processes do `command`, to which a new process in place of a lost one would have no answer."""
+        """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
         with self._closed_by_failure():
             asked = self._processes.ask(command, payloads)
             for reason in asked.lost.values():
@@ -233,7 +233,7 @@ class PreprocessVecEnv(VecEnvironment):
             raise
 
     def _replace(self, index: int, reason: str) -> None:
-        """Put a new process in the place of a lost one, and set its rows aside for this step."""
+        """Replace a lost process, and mark its rows as not valid for this step."""
         if self._losses_in_a_row >= _LOSSES_IN_A_ROW:
             raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
         rows, arrays = self._processes.rows[index], self._arrays

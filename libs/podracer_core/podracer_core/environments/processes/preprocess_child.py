@@ -7,8 +7,8 @@ the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
                                                             -> the spaces, the time limit and more, see `Rows.describe`
-    {"command": "inspect", "steps": 10}                     -> {}, or what is wrong with the environment
-    {"command": "find_masks"}                               -> {"mask_size": 6}; 0 where there are no action masks
+    {"command": "inspect", "steps": 10}                     -> {}, or the environment's fault
+    {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
                                                             -> {}; rows first … first + count - 1 are its own
     {"command": "start"}    -> {}; a new episode in every row, numbered by `episode`
@@ -69,11 +69,11 @@ class Server:
 
     @property
     def doing(self) -> str:
-        """What the user's code is doing, for the message when it fails."""
+        """The current activity of the user's code, for the message if it fails."""
         return "construction" if self._opened is None else self._opened.doing
 
     def answer(self, message: dict[str, Any], payload: bytes) -> _Answer:
-        """Do what `message` says."""
+        """Run the command of a message."""
         if not message:
             self._rows.step()
             return _NOTHING, b""
@@ -129,7 +129,7 @@ def serve(channel: Channel, server: Server) -> None:
 
 
 def _describe(error: BaseException, doing: str) -> dict[str, str]:
-    """For the user: without our own frames above the first line of the user's code."""
+    """The traceback for the user: without Podracer's frames above the first line of the user's code."""
     described = traceback.TracebackException.from_exception(error)
     own = 0
     while own < len(described.stack) and described.stack[own].filename.startswith((_OUR_FOLDER, _TORCH_FOLDER)):
@@ -145,8 +145,8 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
 
 
 def _exit_with_parent(connection: int) -> None:
-    """Wait for the other side's end of the socket to close, then end this process and all that the user's code has
-    started, whatever it is doing.
+    """Wait until the other side closes its end of the socket, then end this process and all that the user's code has
+    started, even in the middle of an operation.
     """
     hang_up = select.poll()
     hang_up.register(connection, getattr(select, "POLLRDHUP", 0))
@@ -158,7 +158,7 @@ def _exit_with_parent(connection: int) -> None:
 
 
 def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, spins: bool) -> None:
-    """Serve until the parent hangs up."""
+    """Serve until the parent closes its socket."""
     if die_with_thread and sys.platform == "linux":
         # The kernel kills us when the thread that started us ends, so this is asked for only by a main thread.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -171,7 +171,7 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
     server = Server(memory)
-    with contextlib.suppress(ConnectionError):  # the parent is gone: nobody is left to tell
+    with contextlib.suppress(ConnectionError):  # the parent is gone
         serve(Channel(connection, spins=spins), server)
     server.close()
 
@@ -180,7 +180,7 @@ _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
 def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
-    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if asked to."""
+    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested."""
     entry_point: str = environment["entry_point"]
     kwargs: dict[str, Any] = environment["kwargs"]
     limit: int | None = environment["max_episode_steps"]
@@ -204,7 +204,7 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
 
 
 def _load(entry_point: str, code_path: str) -> Any:
-    """What `entry_point` names, with `code_path` importable (in this process only)."""
+    """The object named by `entry_point`, with `code_path` importable (in this process only)."""
     if code_path and code_path not in sys.path:
         if not Path(code_path).is_dir():
             raise InvalidInput(f"the code folder {code_path!r} does not exist", code_path=code_path)

@@ -1,6 +1,6 @@
-"""Between what one Gymnasium environment gives and takes, and its row in the arrays of a batch.
+"""Converts between the values of one Gymnasium environment and its row in the arrays of a batch.
 
-What to do for a space is decided once; what is left for every step is short. Neither torch nor user code is imported.
+The conversion for a space is chosen once, so that each step is fast. Neither torch nor user code is imported.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def observation_writer(
 ) -> ObservationWriter:
     """A function that writes an observation from `space` into a row of an array: `write(array, row, observation)`.
 
-    `array_space` is `observation_array_space(space)`. The function raises InvalidInput for what does not fit, with the
-    name of its `source`; NaN and what lies outside the bounds of a Box pass.
+    `array_space` is `observation_array_space(space)`. The function raises InvalidInput for a value that does not fit,
+    with the name of its `source`; NaN and values outside the bounds of a Box are accepted.
     """
     if not isinstance(space, gym.Box):
         return _flattening_writer(space, array_space.shape, source)
@@ -119,14 +119,15 @@ def check_in_space(space: gymnasium.Space[Any], value: Any, what: str) -> None:
 
 
 def check_reset(space: gymnasium.Space[Any], result: Any) -> None:
-    """InvalidInput unless `result` is what a Gymnasium reset returns."""
+    """Raises InvalidInput unless `result` has the form of the result of a Gymnasium reset."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise InvalidInput(f"reset must return (observation, info), not a {type(result).__name__}")
     check_in_space(space, result[0], "the observation of reset")
 
 
 def check_step(space: gymnasium.Space[Any], result: Any) -> bool:
-    """InvalidInput unless `result` is what a Gymnasium step returns; true if the episode has ended."""
+    """Whether the episode has ended. Raises InvalidInput unless `result` has the form of the result of a Gymnasium
+    step."""
     if not (isinstance(result, tuple) and len(result) == 5):
         right = "(observation, reward, terminated, truncated, info)"
         length = f" of {len(result)}" if isinstance(result, tuple) else ""

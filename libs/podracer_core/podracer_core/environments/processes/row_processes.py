@@ -94,7 +94,7 @@ class RowProcesses:
         return asked
 
     def ask_first(self, command: str) -> tuple[dict[str, Any], bytes]:
-        """Have the first do `command`; there is nobody else to give the answer, so its loss is UserCodeFailed."""
+        """The first process's answer to `command`. Raises UserCodeFailed if that process is lost."""
         try:
             self.children[0].send(command)
             return self.children[0].receive_payload(time.monotonic() + self._step_timeout_s)

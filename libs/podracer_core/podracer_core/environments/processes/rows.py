@@ -66,7 +66,7 @@ class Rows(ABC):
         raise InvalidInput("a batched environment has no pictures; only a gymnasium.Env with rgb_array has")
 
     def state(self) -> bytes:
-        """All that the future depends on; InvalidInput where nobody can know it."""
+        """The complete state, as bytes. Raises InvalidInput if the environment cannot provide it."""
         raise InvalidInput("a gymnasium.Env has no state that can be stored")
 
     def load_state(self, state: bytes) -> None:

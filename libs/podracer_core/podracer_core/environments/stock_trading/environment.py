@@ -187,7 +187,7 @@ class StockTrading(TorchEnvironment):
         self.broker = Broker(config.buy_cost, config.sell_cost, config.minimum_trade)
 
 
-# Keeps what is left of a purchase, whose cost is summed up with rounding, from costing more than the cash.
+# Keeps the cost of the last purchase, which is summed up with rounding, from exceeding the cash.
 _MARGIN = 1 - 1e-12
 
 

@@ -74,7 +74,7 @@ class Market:
     splits       the bars of each split; those of none are the indicators' first ones
     features     [T, K, F] float32: close and indicators, standardized with the training split's mean and deviation of
                  each stock; 0 before a stock's are known
-    turbulence   [T] float64, 0 before it is known; None where nobody asked for it
+    turbulence   [T] float64, 0 before it is known; None if the configuration does not use it
     turbulence_feature  [T, 1] float32, standardized likewise; [T, 0] where it is no indicator
     open, close  [T, K] float64, 0 before a stock's first bar
     traded       [T, K] bool, whether the stock could be traded on that bar

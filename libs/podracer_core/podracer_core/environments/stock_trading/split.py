@@ -32,8 +32,8 @@ def split_bars(times: NDArray[np.datetime64], first: int, config: StockTradingCo
 
 
 def traded_splits(config: StockTradingConfig) -> tuple[Split, Split]:
-    """What training and what evaluation trades. Who has validation end where training does has none: an evaluation then
-    trades the training bars."""
+    """The splits that training and evaluation trade. If validation ends where training does, it is empty: evaluation
+    then trades the training bars."""
     if config.train_end is None:
         has_validation = config.validation_fraction > 0
     else:

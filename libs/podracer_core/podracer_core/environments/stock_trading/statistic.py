@@ -20,8 +20,8 @@ def statistic_of(returns: NDArray[np.float64], score: Score, scale: float) -> Ep
     """`score` of daily returns [D]: the profit times `scale`, or the annual Sharpe ratio.
 
     The interval is the stationary bootstrap's; it is widened to hold the value itself where the percentiles miss it.
-    Who held cash alone has a Sharpe ratio of 0 that is as uncertain as anybody's (Lo 2002, "The Statistics of Sharpe
-    Ratios", eq. 9): otherwise nobody who risks something for a year would have a lower bound above it.
+    An account that held only cash has a Sharpe ratio of 0, as uncertain as any other (Lo 2002, "The Statistics of
+    Sharpe Ratios", eq. 9). Otherwise no account that takes a risk for a year would have a lower bound above it.
     """
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] = sharpe_ratio
     if score == "profit":

@@ -1,2 +1,2 @@
-"""Pods as Jobs of a Kubernetes cluster: `pool` is the backend, `cluster` a copy of what is there, `template` and `job`
-what is sent, `status` and `troubles` what the cluster says of it, `memory` what was told and how fast to go."""
+"""Pods as Jobs of a Kubernetes cluster: `pool` is the backend, `cluster` a copy of its objects, `template` and `job`
+the objects to create, `status` and `troubles` their state, `memory` the reported ends and the waiting times."""

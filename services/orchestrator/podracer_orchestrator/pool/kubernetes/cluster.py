@@ -22,9 +22,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 class Reflector:
     """Calls back, from its own thread:
 
-    replace(items)      all that there are; at first, and whenever events were missed
+    replace(items)      all objects; at first, and whenever events were missed
     apply(kind, item)   ADDED, MODIFIED or DELETED
-    fail(error)         the server does not answer, or refuses us; it is tried again. None: it answers (again)
+    fail(error)         the server does not answer, or refuses the call; it is tried again. None: it answers (again)
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Reflector:
                 if self._stopping.is_set():
                     return
                 if isinstance(error, PreconditionFailed) and error.reason == EXPIRED:
-                    logger.info("%s are listed again: %s", self._resource, error.message)
+                    logger.info("listing %s again: %s", self._resource, error.message)
                     self._version = ""
                 else:
                     self._fail(error)
                 self._stopping.wait(next(waits))
             except Exception:
-                logger.exception("a mistake of ours, or of the cluster; %s are listed again", self._resource)
+                logger.exception("unexpected error while watching %s; listing them again", self._resource)
                 self._version = ""
                 self._stopping.wait(next(waits))
 
@@ -118,21 +118,21 @@ class ClusterCopy:
 
     @property
     def problem(self) -> PodracerError | None:
-        """Why it is not of now; None where it is."""
+        """The reason why the copy is out of date; None if it is not."""
         return next(iter(self._problems.values()), None)
 
     @property
     def jobs(self) -> Mapping[str, Item]:
-        """By name, which is the id of our pod."""
+        """The Jobs by name, which is the id of the pod."""
         return self._items.get("jobs", {})
 
     @property
     def template(self) -> Item | None:
-        """The PodTemplate; None where there is none."""
+        """The PodTemplate; None if there is none."""
         return self._items.get("podtemplates", {}).get(self._template)
 
     def pods(self) -> Mapping[str, Sequence[Item]]:
-        """The pods of each Job, by its name; without those that a former Job of that name has left on a dead node."""
+        """The pods of each Job, by its name; without those that an earlier Job of that name left on a dead node."""
         found: dict[str, list[Item]] = defaultdict(list)
         for pod in self._items.get("pods", {}).values():
             job = self.jobs.get(status.pod_id(pod))
@@ -183,8 +183,8 @@ class ClusterCopy:
         if problem is not None:
             self._problems[resource] = problem
             if former is None or former.message != problem.message:
-                logger.warning("the cluster's %s cannot be followed, it is tried again: %s", resource, problem.message)
+                logger.warning("cannot watch the cluster's %s, retrying: %s", resource, problem.message)
             self._changed()
         elif former is not None:
-            logger.info("the cluster's %s can be followed again", resource)
+            logger.info("watching the cluster's %s again", resource)
             self._changed()

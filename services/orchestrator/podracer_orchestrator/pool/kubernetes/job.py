@@ -1,4 +1,4 @@
-"""What is sent to the cluster: one Job for each pod."""
+"""The objects for the cluster: one Job for each pod."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from podracer_orchestrator.pool.kubernetes.template import (
 
 POOL_LABEL, POD_LABEL, KIND_LABEL = "podracer.dev/pool", "podracer.dev/pod", "podracer.dev/kind"
 POD_NAME, ASKED_MEMORY = "podracer.dev/pod-name", "podracer.dev/asked-memory-bytes"
-"""Annotations: the pod's resource name; what its jobs had asked for when it was made, 0 where they say nothing."""
+"""Annotations: the pod's resource name; the requests of its jobs when it was created, 0 if they have none."""
 TEMPLATE_DIGEST = "podracer.dev/template-digest"
-"""Annotation: of the pod template that it was made from."""
+"""Annotation: the digest of the pod template it was created from."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LEARNER_PORT = 50051
-"""Where other learners of its agent reach a learner, at the address of its pod: the template has it listen there."""
+"""The port at which other learners of its agent reach a learner, at the address of its pod, as the template sets it."""
 BACKOFF_LIMIT = 10
-"""Failures of a pod's learner before the cluster gives its Job up; the pool then makes another one, later."""
+"""Failures of a pod's learner before the cluster ends its Job; the pool creates another one later."""
 WRONG_SETTINGS = 2
-"""Exit status of a process whose settings are wrong: to start it again would not help."""
+"""Exit status of a process whose settings are wrong: a restart would not help."""
 TTL_S = 600
-"""A Job that has ended is deleted by the pool; after so long by the cluster, where there is no orchestrator."""
+"""The pool deletes a Job that has ended; without an orchestrator the cluster deletes it after this time."""
 _EVALUATOR_CPU = 0.1
 _POD_IP = "PODRACER_POD_IP"
 _CPU = re.compile(r"(\d+(?:\.\d+)?)(m?)")
@@ -49,7 +49,7 @@ def pool_selector(pool: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobMaker:
-    """What all Jobs of a pool have in common. `queue` of Kueue; "": there is none. `gpu` is a GPU's resource name."""
+    """The common part of all Jobs of a pool. `queue` of Kueue; "": none. `gpu` is a GPU's resource name."""
 
     pool: str
     queue: str = ""
@@ -157,8 +157,8 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
 
 
 def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Iterator[tuple[Item, float, float]]:
-    """(container, its part of the pod's cores, of its memory). Learner and workers take turns; the learner has the
-    replay memory."""
+    """(container, its part of the pod's cores, its part of the memory). Learner and workers take turns; the learner
+    holds the replay memory."""
     if not workers:
         yield learner, 1.0, 1.0
         return
@@ -169,8 +169,8 @@ def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Itera
 
 
 def _set_resources(of: Item, plan: PodPlan, cpu: float, memory: float) -> None:
-    """What the jobs ask for, in place of what the template says: the containers share the pod's, so that the scheduler
-    finds room for all of it, and each may use all of it, as long as the others leave it."""
+    """Set the jobs' requests instead of the template's. The requests of the containers add up to the pod's, so that the
+    scheduler finds room for all; the limit of each is the whole pod, so that it can use what the others leave."""
     if not plan.cpu and not plan.memory_bytes:
         return
     resources = of.setdefault("resources", {})
@@ -186,7 +186,7 @@ def _set_resources(of: Item, plan: PodPlan, cpu: float, memory: float) -> None:
 
 
 def _threads_of(learner: Item) -> int:
-    """As many as whole cores are requested for it, where its jobs say nothing."""
+    """The number of whole cores requested for the container, if its jobs do not set threads."""
     requested = ((learner.get("resources") or {}).get("requests") or {}).get("cpu", "1")
     match = _CPU.fullmatch(str(requested))
     cores = float(match[1]) / (1000.0 if match[2] else 1.0) if match else 1.0
@@ -194,7 +194,7 @@ def _threads_of(learner: Item) -> int:
 
 
 def _set(of: Item, values: Mapping[str, str], entries: list[Item] | None = None) -> None:
-    """Environment variables, in place of those that the template has; entries come before, as values may name them."""
+    """Set environment variables, replacing those of the template; entries come first, as values may refer to them."""
     ours = [*(entries or []), *({"name": name, "value": value} for name, value in values.items())]
     names = {entry["name"] for entry in ours}
     of["env"] = [*(entry for entry in of.get("env") or () if entry.get("name") not in names), *ours]

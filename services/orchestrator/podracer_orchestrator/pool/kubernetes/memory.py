@@ -1,5 +1,5 @@
-"""What the pool remembers from one look at the cluster to the next: which ends it has told, and how long it waits
-before it does something again; and what one look says of the cluster's room."""
+"""The memory of the pool between two looks at the cluster: the ends it has reported, and how long it waits before it
+repeats something. Also the room in the cluster as of one look."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from podracer_orchestrator.pool.kubernetes.template import LEARNER
 from podracer_orchestrator.pool.scheduling import Growth
 
 MARGIN_S = 30.0
-"""How long a pod may outstay its grace before its node counts as dead: only the kubelet confirms that a pod has ended,
-so one on a node without power is Terminating until the node is back, deleted or tainted as out of service."""
+"""How long a pod may run beyond its grace period before its node counts as dead: only the kubelet confirms that a pod
+has ended, so one on a node without power is Terminating until the node is back, deleted or tainted as out of
+service."""
 _NO_ROOM = ("", "POD_UNSCHEDULABLE", "POD_QUOTA", "POD_FORBIDDEN", "POD_REFUSED")
 FIRST_S, LONGEST_S = 1.0, 60.0
 STEADY_S = 120.0
-"""Who has been well for so long begins anew."""
+"""After this running time the earlier failures of a pod no longer count."""
 
 
 class Deaths:
-    """Learners and sidecars that have ended, told once each, and pods whose nodes never tell.
+    """Learners and sidecars that have ended, reported once each, and pods whose nodes do not report any more.
 
-    What has happened before the first look is history: but for the newest pod of a Job, another runs since.
+    Ends before the first look are not reported, except those of the newest pod of a Job: for the others another pod
+    runs since.
     """
 
     def __init__(self, observer: PodObserver) -> None:
@@ -37,11 +39,11 @@ class Deaths:
         self._has_looked = False
 
     def running_s(self, pod: Item, now: float) -> float:
-        """How long we have known a pod's learner to run."""
+        """How long a pod's learner has been running, as seen by this process."""
         return now - self._running_since.get(status.uid_of(pod), now)
 
     def is_stranded(self, pods: Sequence[Item], now: float) -> bool:
-        """Whether one of them has outstayed its grace, as far as we have seen: clocks differ."""
+        """Whether one of the pods has run beyond its grace period, by this process's clock: clocks differ."""
         return any(
             now - since >= float(pod["metadata"].get("deletionGracePeriodSeconds") or 0) + MARGIN_S
             for pod in pods
@@ -49,7 +51,7 @@ class Deaths:
         )
 
     async def look(self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], now: float) -> None:
-        """Tell what is new since the look before."""
+        """Report what is new since the previous look."""
         present = {status.uid_of(pod) for each in pods.values() for pod in each}
         unconfirmed = [
             pod for each in pods.values() for pod in each if status.phase(pod) not in ("Failed", "Succeeded")
@@ -100,7 +102,8 @@ def growth_of(
     found: Mapping[str, Trouble],
     max_pending: int,
 ) -> Growth:
-    """What has a place, and why others wait. `found`: what keeps pods from working, by id, also those without Jobs."""
+    """The placed pods, and the reason why others wait. `found`: the troubles of pods by id, including those without
+    Jobs."""
     kinds = [
         status.kind_name(job)
         for name, job in jobs.items()
@@ -111,7 +114,7 @@ def growth_of(
 
 
 class Waits:
-    """How long to wait before something is done again, by name: longer each time; in seconds of the caller's clock."""
+    """The waiting times before something is repeated, by name: longer each time; in seconds of the caller's clock."""
 
     def __init__(self) -> None:
         self._waits: dict[str, tuple[Backoff, float]] = {}
@@ -120,7 +123,7 @@ class Waits:
         return name not in self._waits or now >= self._waits[name][1]
 
     def prolong(self, name: str, now: float) -> None:
-        """It has failed once more."""
+        """Wait longer: it has failed once more."""
         backoff, until = self._waits.get(name, (Backoff(FIRST_S, LONGEST_S, jitter=0.5), now))
         if now - until > STEADY_S:
             backoff.reset()

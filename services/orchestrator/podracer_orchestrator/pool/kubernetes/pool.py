@@ -1,4 +1,4 @@
-"""The backend: makes, adopts and deletes Jobs until what is in the cluster is what is wanted."""
+"""The backend: creates, adopts and deletes Jobs until the cluster holds the wanted pods."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from podracer_orchestrator.pool.kubernetes.troubles import ClusterWarnings
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 60.0
-"""How long a pod that is not wanted any more has to end by itself, before its Job is deleted."""
+"""How long a surplus pod has to end by itself, before its Job is deleted."""
 FRESH_S = 60.0
-"""A learner that runs for less is not taken for frozen: it may be loading."""
+"""A learner that has run for less than this does not count as frozen: it may be loading."""
 _LOOK_S = 5.0
-"""How often everything is looked at though nothing has changed."""
+"""How often the pool looks at everything without any change."""
 _PAUSE_S = 0.2
-"""Between two looks at least: changes come in swarms."""
+"""The minimum time between two looks: changes come in bursts."""
 _REST = 9.0
-"""Of the processor time of a look: with many pods looks become rarer."""
+"""The pause after a look, as a multiple of its processor time: with many pods looks become rarer."""
 _SEEN_S = 15.0
-"""How soon the copy of the cluster tells what we have just done; after that it is done again."""
+"""The time in which the copy of the cluster must show a change made here; after that the change is repeated."""
 
 Result = TypeVar("Result")
 
 
 class KubernetesPool(PoolBackend):
-    """One Job a pod, of the pod's id. Jobs live on without this process, and are adopted by the next one."""
+    """One Job per pod, named by the pod's id. Jobs continue without this process, and the next one adopts them."""
 
     name = "kubernetes"
 
     def __init__(self, config: OrchestratorConfig, observer: PodObserver, profiles: Profiles) -> None:
-        """Raises InvalidInput where there is no cluster to be seen."""
+        """Raises InvalidInput without access to a cluster."""
         self._config = config
         self._observer = observer
         self._profiles = profiles
@@ -77,7 +77,7 @@ class KubernetesPool(PoolBackend):
         self._drain_since: dict[str, float] = {}
         self._made: dict[str, float] = {}  # id: until when the copy may not know its Job yet
         self._deleted: dict[str, float] = {}  # uid of a Job: likewise
-        self._waits = Waits()  # before a Job is made again that was refused, or whose pod has ended
+        self._waits = Waits()  # before a refused Job, or one whose pod has ended, is created again
         self._refusals: dict[str, PodracerError] = {}  # id: why its Job was not made
         self._digests: dict[PodKind, str] = {}  # of templates, as of one look
         self._told: Mapping[str, Trouble] = {}  # by id
@@ -94,7 +94,8 @@ class KubernetesPool(PoolBackend):
         self._task = asyncio.create_task(self._run(), name="kubernetes-pool")
 
     async def check(self) -> None:
-        """Raises PermissionRefused while the cluster refuses us: our Role lacks something, or our token is unknown."""
+        """Raises PermissionRefused while the cluster refuses calls: the Role lacks a permission, or the token is
+        unknown."""
         for problem in (self._cluster.problem, *self._refusals.values()):
             if isinstance(problem, PermissionRefused):
                 raise problem
@@ -105,7 +106,8 @@ class KubernetesPool(PoolBackend):
         self._changed.set()
 
     def restart(self, pod: str) -> None:
-        """Its Job is deleted and made again, where its learner has run for a while; else it is only slow to start."""
+        """Delete the pod's Job and create it again, if its learner has run for a while; otherwise it is only slow to
+        start."""
         job, pods = self._cluster.jobs.get(last_part(pod)), self._cluster.pods().get(last_part(pod), ())
         newest = status.newest(pods)
         if job is None or newest is None or self._deaths.running_s(newest, time.monotonic()) < FRESH_S:
@@ -135,10 +137,10 @@ class KubernetesPool(PoolBackend):
                 rest_s = _REST * (time.thread_time() - used_before_s)
                 pause_s, longest_s = min(max(_PAUSE_S, rest_s), _LOOK_S), _LOOK_S
             except PodracerError as error:
-                logger.warning("the cluster is not as it should be, it is tried again: %s", error)
+                logger.warning("cannot reconcile the cluster, retrying: %s", error)
                 pause_s = longest_s = next(waits)
             except Exception:
-                logger.exception("a mistake of ours, or of the cluster; it is tried again")
+                logger.exception("unexpected error while reconciling the cluster; retrying")
                 pause_s = longest_s = next(waits)
             await asyncio.sleep(pause_s)
             try:
@@ -148,11 +150,11 @@ class KubernetesPool(PoolBackend):
                 continue
 
     async def _look(self) -> None:
-        """At everything; then bring about what is wanted. Each step can be repeated at will."""
+        """Look at everything, then bring the cluster to the wanted state. Each step can be repeated safely."""
         await self._observer.check_active()
         jobs, pods, now = dict(self._cluster.jobs), self._cluster.pods(), time.monotonic()
         found = await self._tell_troubles(jobs, pods)
-        await self._deaths.look(jobs, pods, now)  # they may end jobs, which hear nothing any more then
+        await self._deaths.look(jobs, pods, now)  # they may end jobs, which get no further events then
         self._digests = {}
         self._capacity = Capacity(  # of a cluster nothing is known but how far to go
             cores=0.0,
@@ -175,7 +177,7 @@ class KubernetesPool(PoolBackend):
     async def _delete_surplus(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]], plans: Mapping[str, PodPlan]
     ) -> None:
-        """Give the pods that are not wanted time to end, then delete their Jobs; and those that have ended at once."""
+        """Give surplus pods time to end, then delete their Jobs; delete Jobs that have ended at once."""
         now, ending = time.monotonic(), []
         self._drain_since = {name: since for name, since in self._drain_since.items() if name in jobs}
         for name, job in jobs.items():
@@ -183,7 +185,7 @@ class KubernetesPool(PoolBackend):
             if self._deleted.get(status.uid_of(job), 0.0) > now:
                 continue
             if self._deaths.is_stranded(pods.get(name, ()), now):
-                # It may still be alive there, so another of another name takes its place, before its own is free.
+                # It may still run there, so a pod of another name replaces it, before its own name is free.
                 if name in plans:
                     await self._observer.pod_stranded(plans[name].name, "its node does not confirm that it has ended")
                 else:
@@ -205,11 +207,11 @@ class KubernetesPool(PoolBackend):
             since = self._drain_since.setdefault(name, now)
             works = newest is not None and status.is_running(newest)
             if outcome or not works or now - since >= DRAIN_S or name not in self._known:
-                ending.append(self._delete(job, "Foreground"))  # of a pod without a row nobody tells it to end
+                ending.append(self._delete(job, "Foreground"))  # a pod without a row is not asked to end
         await _all(ending)
 
     def _waits_in_vain(self, job: Item, pod: Item | None) -> bool:
-        """Whether a pod that has not started is of another template than today's: a Job's own cannot be changed."""
+        """Whether a pod that has not started has an outdated template: that of an existing Job cannot be changed."""
         made_from = str((job["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
         if not made_from or (pod is not None and status.phase(pod) != "Pending"):
             return False
@@ -222,7 +224,7 @@ class KubernetesPool(PoolBackend):
             return False
 
     def _template(self, kind: PodKind) -> dict[str, Any]:
-        """Today's, of pods of a kind. Raises InvalidInput, naming the place."""
+        """The current template for pods of a kind. Raises InvalidInput with the place of the error."""
         template = read_template(self._config.pod_template, self._cluster.template)
         return place(template, self._profiles.entries, kind.profile)
 
@@ -262,12 +264,12 @@ class KubernetesPool(PoolBackend):
                 self._waits.prolong(name, time.monotonic())
             return
         else:
-            logger.info("pod %s: its Job %s is made", plan.name, name)
+            logger.info("pod %s: created its Job %s", plan.name, name)
         self._refusals.pop(name, None)
         self._made[name] = time.monotonic() + _SEEN_S
 
     async def _is_ours(self, name: str) -> bool:
-        """Whether a Job that is there already was made by us, whose answer was lost, and not by somebody else."""
+        """Whether an existing Job belongs to this pool, created by a call whose answer was lost."""
         try:
             job = await self._in_thread(partial(self._api.get, "jobs", name))
         except NotFound:
@@ -275,18 +277,19 @@ class KubernetesPool(PoolBackend):
         pool = (job["metadata"].get("labels") or {}).get(POOL_LABEL)
         if pool == self._config.pool_name:
             return True
-        whose = f"of the pool {pool}" if pool else "that is none of ours"
-        self._refuse(name, AlreadyExists(f"there is a Job {name} {whose} in the namespace {self._api.namespace}"))
+        whose = f"the pool {pool}" if pool else "no pool"
+        message = f"the namespace {self._api.namespace} already has a Job {name}, which belongs to {whose}"
+        self._refuse(name, AlreadyExists(message))
         self._waits.prolong(name, time.monotonic())
         return False
 
     def _refuse(self, name: str, error: PodracerError) -> None:
         if error.message not in {each.message for each in self._refusals.values()}:
-            logger.error("the Job %s cannot be made: %s", name, error.message)
+            logger.error("cannot create the Job %s: %s", name, error.message)
         self._refusals[name] = error
 
     async def _owner(self) -> Item:
-        """The ConfigMap that owns all Jobs. It is applied and never made here: whoever deletes it wants their end."""
+        """The ConfigMap that owns all Jobs. It is never created here: deleting it ends all Jobs."""
         name = f"{self._config.pool_name}-pool"
         try:
             owner = await self._in_thread(partial(self._api.get, "configmaps", name))
@@ -294,8 +297,8 @@ class KubernetesPool(PoolBackend):
             owner = {}
         if not owner or status.is_deleting(owner):
             raise PreconditionFailed(
-                f"no pods are made, the ConfigMap {name} in the namespace {self._api.namespace} is missing, or about "
-                "to be: it comes with the manifests and owns the Jobs of all pods",
+                f"cannot create pods: the ConfigMap {name} in the namespace {self._api.namespace} is missing or being "
+                "deleted. It owns the Jobs of all pods; apply the manifests again",
                 reason="NO_POD_OWNER",
             )
         return owner
@@ -305,21 +308,21 @@ class KubernetesPool(PoolBackend):
         await self._in_thread(partial(self._api.delete_job, name, uid, propagation))
         now = time.monotonic()
         self._deleted = {uid: until for uid, until in self._deleted.items() if until > now} | {uid: now + _SEEN_S}
-        logger.info("the Job %s is deleted", name)
+        logger.info("deleted the Job %s", name)
 
     async def _delete_or_log(self, job: Item) -> None:
         try:
             await self._delete(job, "Background")
         except PodracerError as error:
-            logger.warning("the Job %s cannot be deleted: %s", status.name_of(job), error.message)
+            logger.warning("cannot delete the Job %s: %s", status.name_of(job), error.message)
 
     async def _tell_stopped(self, plans: Mapping[str, PodPlan]) -> None:
-        """Those that are neither wanted nor there."""
+        """Report the pods that are neither wanted nor present."""
         there = {*plans, *self._cluster.jobs, *self._made}
         await _all([self._tell_stop(name) for name in self._known if name not in there])
 
     async def _tell_stop(self, name: str) -> None:
-        full_name = self._known.pop(name)  # first, as another pod may have the name before this is told
+        full_name = self._known.pop(name)  # first, as another pod may get the name before this is reported
         try:
             await self._observer.pod_stopped(full_name)
         except PodracerError:
@@ -329,7 +332,7 @@ class KubernetesPool(PoolBackend):
     async def _tell_troubles(
         self, jobs: Mapping[str, Item], pods: Mapping[str, Sequence[Item]]
     ) -> Mapping[str, Trouble]:
-        """Tell what keeps pods from working, as far as it has changed; returns all of it, by id."""
+        """Report the changes of the pods' troubles; returns all troubles by id."""
         seen = {name: troubles.of_job(job, pods.get(name, ())) for name, job in jobs.items()}
         seen |= {name: troubles.of_refusal(error) for name, error in self._refusals.items()}
         found = {name: trouble for name, trouble in seen.items() if trouble is not None}
@@ -349,7 +352,7 @@ class KubernetesPool(PoolBackend):
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Carry all to their ends, then raise what the first of them has raised."""
+    """Run all to their ends, then raise the first error."""
     for failure in await asyncio.gather(*calls, return_exceptions=True):
         if failure is not None:
             raise failure

@@ -1,11 +1,11 @@
-"""Where pods run: profiles that an operator lists in a file (PODRACER_POD_PROFILES); a job asks for one by name.
+"""Profiles of pods: an operator lists them in a file (PODRACER_POD_PROFILES); a job requests one by name.
 
 ```json
 {"a100": {"nodeSelector": {"accelerator": "a100"}, "tolerations": [{"key": "a100", "operator": "Exists"}],
           "priorityClassName": "research", "gpuResource": "nvidia.com/mig-1g.10gb"}}
 ```
 
-What a profile leaves out is as the pod template and PODRACER_GPU_RESOURCE say; nodeSelector and tolerations are added.
+The pod template and PODRACER_GPU_RESOURCE apply to keys that a profile omits; nodeSelector and tolerations are added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Profiles = OperatorFile[Mapping[str, Any]]
 
 
 def read_profiles(path: Path | None) -> Profiles:
-    """The profiles of a file. Raises InvalidInput, naming the place; what is in the fields the cluster checks."""
+    """The profiles of a file. Raises InvalidInput with the place of the error; the cluster checks the contents of the
+    fields."""
     return OperatorFile("pod profiles", path, list(FIELDS), _checked)
 
 

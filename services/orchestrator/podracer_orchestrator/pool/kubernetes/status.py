@@ -1,4 +1,4 @@
-"""What Jobs and pods of the cluster say of themselves. Pure functions over the API's objects."""
+"""The status of Jobs and pods in the cluster. Pure functions over the API's objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from podracer_orchestrator.pool.kubernetes.template import LEARNER
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """`waiting` and `ended` are reasons in the cluster's words, empty where it does neither; `said` is what it wrote
-    last before it ended (the end of its log), or why it waits. `exit_code` is that of its last end."""
+    """`waiting` and `ended` are reasons in the cluster's words, empty if it does neither; `said` is the end of its
+    log before it ended, or the reason why it waits. `exit_code` is that of its last end."""
 
     name: str
     is_running: bool
@@ -34,22 +34,22 @@ def uid_of(item: Item) -> str:
 
 
 def pod_id(item: Item) -> str:
-    """Of a Job or a pod of the pool: the last part of the name of our pod."""
+    """The id of the pod of a Job or a Kubernetes pod: the last part of its resource name."""
     return str((item["metadata"].get("labels") or {}).get(POD_LABEL, ""))
 
 
 def pod_name(job: Item) -> str:
-    """Our pod's resource name; empty where the Job has none."""
+    """The resource name of the pod; empty if the Job has none."""
     return str((job["metadata"].get("annotations") or {}).get(POD_NAME, ""))
 
 
 def kind_name(job: Item) -> str:
-    """Of what kind our pod is; empty where the Job does not say."""
+    """The kind of the pod; empty if the Job has none."""
     return str((job["metadata"].get("labels") or {}).get(KIND_LABEL, ""))
 
 
 def created(item: Item) -> str:
-    """When; such texts sort by time."""
+    """The time of creation; these texts sort by time."""
     return str(item["metadata"].get("creationTimestamp") or "")
 
 
@@ -58,7 +58,7 @@ def is_deleting(item: Item) -> bool:
 
 
 def is_owned(item: Item, by: Item) -> bool:
-    """Whether this object owns it, and not a former one of the same name."""
+    """Whether this object owns it, and not an earlier one of the same name."""
     return any(owner.get("uid") == uid_of(by) for owner in item["metadata"].get("ownerReferences") or ())
 
 
@@ -72,13 +72,13 @@ def outcome(job: Item) -> str:
 
 
 def condition(item: Item, kind: str) -> Item:
-    """A condition; {} where there is none of that type."""
+    """A condition; {} if there is none of that type."""
     conditions = (item.get("status") or {}).get("conditions") or ()
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
 def newest(pods: Sequence[Item]) -> Item | None:
-    """The pod of a Job that counts: those before it have failed."""
+    """The current pod of a Job: earlier ones have failed."""
     return max(
         pods, key=lambda pod: (created(pod), phase(pod) not in ("Failed", "Succeeded"), name_of(pod)), default=None
     )
@@ -98,12 +98,12 @@ def is_running(pod: Item) -> bool:
 
 
 def is_disrupted(pod: Item) -> bool:
-    """Whether the cluster has ended it (a drained node, a preemption): nothing against what it ran."""
+    """Whether the cluster ended it (a drained node, a preemption), without a fault of its programs."""
     return _is_true(condition(pod, "DisruptionTarget"))
 
 
 def containers(pod: Item) -> Iterator[ContainerState]:
-    """Of all containers, init containers first."""
+    """The states of all containers, init containers first."""
     status = pod.get("status") or {}
     for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         state, last = each.get("state") or {}, each.get("lastState") or {}
@@ -121,7 +121,7 @@ def containers(pod: Item) -> Iterator[ContainerState]:
 
 
 def learner_of(pod: Item) -> ContainerState | None:
-    """Its learner; None before the kubelet has looked at it."""
+    """The state of its learner; None before the kubelet has reported it."""
     return next((each for each in containers(pod) if each.name == LEARNER), None)
 
 

@@ -1,11 +1,12 @@
-"""The pod template that the operator gives: an object of the kind PodTemplate, in the orchestrator's namespace.
+"""The pod template of the operator: an object of the kind PodTemplate, in the orchestrator's namespace.
 
-    annotation podracer.dev/version         of the Podracer that it was made for
-    container `learner`                     in PODRACER_RUN_DIR it says where the pod's sockets are; PODRACER_LISTEN is
+    annotation podracer.dev/version         the version of Podracer that it was written for
+    container `learner`                     PODRACER_RUN_DIR is the folder of the pod's sockets; PODRACER_LISTEN is
                                             port 50051 of every address, of IPv4 or IPv6
     init containers `worker`, `evaluator`   with restartPolicy Always, so that they run beside it
 
-What is the same for every pod (images, addresses, tokens, keys, volumes, security) stands there; job.py adds the rest.
+It holds everything that is the same for all pods (images, addresses, tokens, keys, volumes, security); job.py adds the
+rest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ INVALID_TEMPLATE = "INVALID_POD_TEMPLATE"
 
 
 def read_template(name: str, item: Item | None) -> dict[str, Any]:
-    """The checked metadata and spec of a PodTemplate; None: there is none. Raises InvalidInput, naming the place."""
+    """The checked metadata and spec of a PodTemplate; None: there is none. Raises InvalidInput with the place of
+    the error."""
     if item is None:
         raise _wrong(name, "there is no PodTemplate of that name in the orchestrator's namespace")
     version, own = (item["metadata"].get("annotations") or {}).get(VERSION), own_build().version
@@ -51,11 +53,11 @@ def read_template(name: str, item: Item | None) -> dict[str, Any]:
 
 
 def place(template: dict[str, Any], profiles: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The template of a profile's pods; "": as it is. Raises InvalidInput where there is no such profile any more."""
+    """The template of a profile's pods; "": unchanged. Raises InvalidInput if the profile no longer exists."""
     if not name:
         return template
     if name not in profiles:
-        message = f"no pods are made, there is no pod profile {name} any more (PODRACER_POD_PROFILES)"
+        message = f"cannot create pods: the pod profile {name} no longer exists (PODRACER_POD_PROFILES)"
         raise InvalidInput(message, reason=INVALID_TEMPLATE)
     fields, spec = dict(profiles[name]), dict(template["spec"])
     gpu = fields.pop(GPU_RESOURCE, "")
@@ -66,7 +68,7 @@ def place(template: dict[str, Any], profiles: Mapping[str, Mapping[str, Any]], n
 
 
 def digest(template: Mapping[str, Any]) -> str:
-    """Tells a checked template from one that was changed."""
+    """The digest of a checked template, which changes with it."""
     return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -78,7 +80,7 @@ def container(spec: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def value_of(of: dict[str, Any], variable: str) -> str:
-    """An environment variable of a container; empty where it has none of that name, or not by value."""
+    """An environment variable of a container; empty if it has none of that name, or not by value."""
     found = [entry.get("value") for entry in of.get("env") or () if entry.get("name") == variable]
     return str(found[-1] or "") if found else ""
 
@@ -92,5 +94,5 @@ def _require(template: str, spec: dict[str, Any], field: str, name: str) -> dict
 
 
 def _wrong(name: str, problem: str) -> InvalidInput:
-    message = f"no pods are made, the pod template {name} (PODRACER_POD_TEMPLATE) cannot be used: {problem}"
+    message = f"cannot create pods: the pod template {name} (PODRACER_POD_TEMPLATE) is unusable: {problem}"
     return InvalidInput(message, reason=INVALID_TEMPLATE)

@@ -1,4 +1,4 @@
-"""What keeps a pod from working, in plain words: by the objects themselves, else by what controllers complain of."""
+"""The reason why a pod cannot work, as text: from the objects themselves, otherwise from warnings of controllers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNever
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
 SLOW_S = 10.0
-"""A pod that has not started after so long is asked about,"""
+"""After this time without a start the pool asks for a pod's events,"""
 AGAIN_S = 30.0
-"""and so often,"""
+"""again after this time,"""
 MOST = 4
-"""and so many at a time: others wait for the same, most likely."""
+"""and for at most this many pods at a time: the others most likely wait for the same reason."""
 
 InThread = Callable[[Callable[[], Sequence[str]]], Awaitable[Sequence[str]]]
 
 
 def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
-    """What the objects themselves say is wrong with a pod of ours; None where nothing is, or is yet."""
+    """The trouble of a pod according to the objects themselves; None if there is none, or none yet."""
     pod = status.newest(pods)
     if pod is None or status.phase(pod) in ("Failed", "Succeeded"):
         if status.is_suspended(job):
@@ -56,7 +56,7 @@ def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
 
 
 def of_refusal(error: PodracerError) -> Trouble | None:
-    """Why the API server did not make a Job; None where it only does not answer now."""
+    """The reason why the API server did not create a Job; None if it only does not answer now."""
     if isinstance(error, Exhausted):
         return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {error.message}")
     if isinstance(error, PermissionRefused):
@@ -73,7 +73,7 @@ def of_refusal(error: PodracerError) -> Trouble | None:
 
 
 def of_warning(message: str) -> Trouble:
-    """What a controller of the cluster says of a Job that gets no pod, or of a pod that does not start."""
+    """The trouble in a controller's warning about a Job that gets no pod, or a pod that does not start."""
     if "exceeded quota" in message:
         return Trouble("POD_QUOTA", f"the quota of the namespace has no room for another pod: {message}")
     if "forbidden" in message:
@@ -91,12 +91,12 @@ def describe_end(ended: ContainerState) -> str:
 def _of_container(each: ContainerState) -> Trouble | None:
     if each.waiting in _IMAGE:
         return Trouble(
-            "POD_IMAGE", f"the image of the {each.name} cannot be had ({each.waiting}): {each.waiting_message}"
+            "POD_IMAGE", f"cannot pull the image of the {each.name} ({each.waiting}): {each.waiting_message}"
         )
     if each.waiting in _CONFIG:
-        return Trouble("POD_CONFIG", f"the {each.name} cannot be started ({each.waiting}): {each.waiting_message}")
+        return Trouble("POD_CONFIG", f"cannot start the {each.name} ({each.waiting}): {each.waiting_message}")
     if each.waiting == "CrashLoopBackOff":
-        return Trouble("POD_CRASHES", f"{describe_end(each)}, again and again{_tail(each.said)}")
+        return Trouble("POD_CRASHES", f"{describe_end(each)}, repeatedly{_tail(each.said)}")
     return None
 
 
@@ -118,7 +118,8 @@ def _waiting(job: Item) -> str:
 
 
 class ClusterWarnings:
-    """Asks for the events of what is slow to start: a Job without a pod, a pod whose volumes cannot be mounted."""
+    """Reads the events of objects that are slow to start: a Job without a pod, a pod whose volumes cannot be
+    mounted."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # of a Job, by uid: when it was first seen not to run
