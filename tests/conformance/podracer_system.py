@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from podracer.common.v1.agent_pb2 import INITIALIZATION_KIND_COPY, CheckpointReference
 from podracer.orchestrator.v1.pod_service_pb2 import TrainWork
@@ -136,10 +137,14 @@ def _stored(lab: Any, reference: CheckpointReference) -> Snapshot:
 
 
 def _snapshot(state: Mapping[str, Mapping[str, Any]], counter: int) -> Snapshot:
-    weights = [state[group][name] for group in ("actor", "critic") for name in sorted(state[group]) if "layers" in name]
+    """Weights in the moments' order, where the critic's last layer is as wide as the actor's."""
+    names = [f"layers.{layer}.{part}" for layer in range(3) for part in ("weight", "bias")]
+    nets = [[state[group][name] for name in names] for group in ("actor", "critic")]
+    widths = [each.shape[1] for each in nets[0]]
+    rows = [pad(each, (0, width - each.shape[1])) for net in nets for each, width in zip(net, widths, strict=True)]
     moments = [state["optimizer"][name] for name in ("first_moment", "second_moment")]
-    flat = torch.cat([tensor.flatten() for tensor in weights])
-    return Snapshot(flat, *moments, int(state["optimizer"]["step_count"]), counter, epsilon=1e-5)
+    weights = torch.cat([each.flatten() for each in rows])
+    return Snapshot(weights, *moments, int(state["optimizer"]["step_count"]), counter, epsilon=1e-5)
 
 
 def _rate_of(agent: Any) -> float:

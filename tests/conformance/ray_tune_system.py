@@ -20,8 +20,8 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 from tests.conformance.learners import Passage, Snapshot, snapshot_of
 
-INTERVAL, ITERATIONS = 2, 8
-FAULT = 5
+INTERVAL, ITERATIONS = 2, 6
+FAULT = 3
 """After this update of trial 1, between two decisions of PBT, its worker is killed or the run interrupted."""
 
 Record = dict[str, Any]
@@ -99,7 +99,7 @@ class System:
         )
         copy = next(each for each in _run(self._folder / "whole") if (each["loaded"], each["trial"]) == (0, 1))
         exploit = _passage(copy)._replace(before=self.donors()[0])
-        return {"exploit": exploit, "restore": whole[0], "move": killed[1], "resume": resumed[1]}
+        return {"exploit": exploit, "restore": whole[0], "move": killed[0], "resume": resumed[0]}
 
     def donors(self) -> tuple[Snapshot, Snapshot]:
         """Trial 0 when trial 1 becomes its copy, and when it goes on."""
@@ -134,7 +134,7 @@ def _run(folder: Path) -> list[Record]:
     tune.Tuner(
         Model,
         param_space={"folder": str(folder), "rate": tune.grid_search([1e-3, 3e-3])},
-        tune_config=tune.TuneConfig(scheduler=scheduler, time_budget_s=90),  # ends a run that waits for ever
+        tune_config=tune.TuneConfig(scheduler=scheduler, time_budget_s=600),  # ends a run that waits for ever
         run_config=tune.RunConfig(
             name=folder.name, storage_path=str(results), stop={"training_iteration": ITERATIONS}, verbose=0,
             failure_config=tune.FailureConfig(max_failures=2), callbacks=[Fault()],

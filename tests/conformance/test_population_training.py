@@ -64,12 +64,14 @@ def test_the_best_and_not_the_worst_propagates(system: Any) -> None:
     assert min(copied) > max(replaced)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_is_bit_equal(system: Any) -> None:
     whole, resumed = system.resumed()
     assert len(whole) == len(resumed) > 0
     assert all(one.equals(other) for one, other in zip(whole, resumed, strict=True))
 
 
+@pytest.mark.thorough
 def test_no_agent_is_lost_with_a_killed_worker(system: Any) -> None:
     if not hasattr(system, "agents_around_a_kill"):
         pytest.skip("not offered")
