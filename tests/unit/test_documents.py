@@ -94,7 +94,7 @@ def test_the_site_names_every_page() -> None:
     text, docs = (ROOT / "mkdocs.yml").read_text(), ROOT / "docs"
     named = set(re.findall(r"[\w/-]+\.md\b", text))
     named |= {
-        str(page.relative_to(docs)) for folder in re.findall(r"(\w+)/\*", text) for page in docs.glob(f"{folder}/*")
+        str(page.relative_to(docs)) for folder in re.findall(r"(\w+)/\*", text) for page in docs.glob(f"{folder}/*.md")
     }
     pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
     assert pages <= named
