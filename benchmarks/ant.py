@@ -61,7 +61,7 @@ def main() -> None:
         # As in a pod: torch's threads, spinning while they wait, would take a core from MuJoCo's.
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | NATIVE_SETTINGS)
     torch.set_num_threads(options.threads)
-    print(versions("torch", "mujoco", "gymnasium"), f"· {options.threads} threads")
+    print(versions("torch", "mujoco-core", "gymnasium"), f"· {options.threads} threads")
     repeats, rounds = (2, 2) if options.quick else (5, 5)
     alone, trained = measure_speed(options.seed, repeats, rounds)
     ratios = [ours / bound for ours, bound in zip(trained, alone, strict=True)]

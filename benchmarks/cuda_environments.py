@@ -42,7 +42,7 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
     place = torch.cuda.get_device_name() if on_gpu else "NO CUDA DEVICE: tiny batches on the CPU, no target measured"
-    print(versions("torch", "mujoco", "mujoco-warp", "warp-lang"), "·", place)
+    print(versions("torch", "mujoco-core", "mujoco-warp", "warp-lang"), "·", place)
     set_up_torch(None)
     worlds, cart_poles = (options.worlds, options.cart_poles) if on_gpu else (64, 1024)
     repeats, window_s = (3, 2.0) if options.quick else (7, 5.0)

@@ -95,7 +95,11 @@ def main() -> None:
         options.seeds, options.limit = 1, options.limit or 10.0
         options.results = Path(tempfile.mkdtemp(prefix="evolution-"), "quick.jsonl")
     plan = list(_plan(options))
-    print(versions("torch", "gymnasium", "mujoco"), f"· {len(plan)} runs, ended ones in {options.results}", flush=True)
+    print(
+        versions("torch", "gymnasium", "mujoco-core"),
+        f"· {len(plan)} runs, ended ones in {options.results}",
+        flush=True,
+    )
     runs = _read(options.results)
     for task, system, seed in plan:
         if (task.environment, system, seed, task.limit_s) in runs:

@@ -3,6 +3,9 @@
 One environment and one gradient step for each of its steps. SAC and FlashSAC's presets S and M train with their
 defaults for 100,000 steps. A look is 10 greedy episodes every 10,000 steps, the same ones for every agent.
 
+On a CUDA device the seeds are the members of one cohort; physics and policy stay on the CPU, and eight steps are taken
+before the eight gradient steps that they are due.
+
 An agent that has ended is a line of `--results` and is not trained again; what is in docs/benchmarks/flagship.jsonl is
 known, too. One that was interrupted goes on from its last look, in fresh episodes. Returns do not depend on how busy
 the machine is; seconds do.
@@ -31,6 +34,8 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import load_checkpoint, save_checkpoint
 from podracer_core.collect import Collector
+from podracer_core.device.cuda_graphs import map_tensors
+from podracer_core.device.torch_settings import set_up_torch
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import NotFound
 from podracer_core.evaluate import GreedyEvaluator
@@ -52,15 +57,19 @@ EPISODES, LAST_LOOKS, RESAMPLES = 10, 3, 10_000
 QUICK_STEPS, QUICK = 900, {"hidden_sizes": (32, 32), "batch_size": 32}
 
 
+Looks = list[tuple[int, float, float]]
+
+
 @dataclass(frozen=True)
 class Run:
-    """An agent's looks: steps taken, mean return, seconds of training so far."""
+    """An agent's looks: steps taken, mean return, seconds of training so far (of all seeds where they are a cohort)."""
 
     task: str
     system: str
     seed: int
     steps: int
-    looks: list[tuple[int, float, float]]
+    looks: Looks
+    device: str = "cpu"
 
     @property
     def score(self) -> float:
@@ -76,84 +85,126 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--every", type=int, default=10_000, help="steps between two looks")
+    parser.add_argument("--device", default="cpu", help="of the gradient steps: cpu or cuda")
     parser.add_argument("--results", type=Path, default=RESULTS, help="trained agents, a JSON line each")
     options = parser.parse_args()
     tasks, systems = options.task or TASKS, options.system or ["sac", "flash_s"]
     if options.quick:
         options.seeds, options.steps, options.every = 1, QUICK_STEPS, 300
         options.results, tasks = Path(tempfile.mkdtemp(prefix="flagship-"), "quick.jsonl"), TASKS[:1]
-    print(versions("torch", "mujoco", "gymnasium"), "· 1 torch thread", flush=True)
+    print(versions("torch", "mujoco-core", "gymnasium"), "· 1 torch thread", flush=True)
     torch.set_num_threads(1)
+    set_up_torch(None)
     results = options.results.absolute()
     results.parent.mkdir(parents=True, exist_ok=True)
     known = _read(results) if options.quick else _read(RECORD, results)
-    for seed in range(options.seeds):
-        for task in tasks:
-            for system in systems:
-                key = (task, system, seed, options.steps)
-                if key not in known:
-                    known[key] = _train(*key, options.every, results.parent)
+    for task in tasks:
+        for system in systems:
+            missing = [s for s in range(options.seeds) if (task, system, s, options.steps) not in known]
+            for seeds in [missing] if options.device != "cpu" and missing else [[seed] for seed in missing]:
+                training = Training(task, system, seeds, options.steps, options.every, options.device)
+                for run in training.run(results.parent):
+                    known[run.task, run.system, run.seed, run.steps] = run
                     with results.open("a") as file:
-                        file.write(_line(known[key]))
+                        file.write(_line(run))
     if not options.quick:
         RECORD.write_text("".join(_line(known[key]) for key in sorted(known)))
     _report([run for run in known.values() if run.steps == options.steps and run.seed < options.seeds], tasks)
 
 
-def _train(task: str, system: str, seed: int, steps: int, every: int, folder: Path) -> Run:
-    name, shared = SYSTEMS[system]
-    if name == "flash_sac":
-        shared = shared | {"schedule_updates": steps}
-    shared = shared | {"learning_starts": min(10_000, steps // 3)}
-    cohort = CohortConfig(name, (MemberConfig(system, seed),), shared | (QUICK if steps == QUICK_STEPS else {}))
-    store, prefix = open_store(f"file://{folder}/flagship"), f"{task}/{system}/{seed}/{steps}/"
-    with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)  # MuJoCo writes its log where it stands
-        make = functools.partial(make_vec_environment, EnvironmentSpec(id=task), processes=1)
-        environment, evaluator = make(1), GreedyEvaluator(make)
-        algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
-        looks = _resume(store, prefix, algorithm)
-        collector = Collector(environment, algorithm.actor, torch.tensor([seed + len(looks)]))
-        taken, seconds = (looks[-1][0], looks[-1][2]) if looks else (0, 0.0)
-        start = time.perf_counter() - seconds
-        while taken < steps:
-            rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
-            algorithm.update(rollout)
-            taken += rollout.env_steps
-            if taken // every > len(looks):
-                seconds = time.perf_counter() - start
-                (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(0, 0, EPISODES))
-                looks.append((taken, result.mean, round(seconds, 1)))
-                _save(store, prefix, algorithm, looks)
-                print(
-                    f"{task}, {TITLES[system]}, seed {seed}: {taken:,} steps, {result.mean:,.0f}, {seconds:,.0f} s",
-                    flush=True,
-                )
-                start = time.perf_counter() - seconds
-        environment.close()
-        evaluator.close()
-        os.chdir(ROOT)
-    store.delete_prefix(prefix)
-    return Run(task, system, seed, steps, looks)
+@dataclass(frozen=True)
+class Training:
+    """Of the agents of some seeds, as one cohort."""
+
+    task: str
+    system: str
+    seeds: Sequence[int]
+    steps: int
+    every: int
+    device: str
+
+    def run(self, folder: Path) -> list[Run]:
+        """Train, or go on after the last looks kept below `folder`."""
+        store = open_store(f"file://{folder}/flagship")
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)  # MuJoCo writes its log where it stands
+            make = functools.partial(make_vec_environment, EnvironmentSpec(id=self.task), processes=1)
+            environment, evaluator = make(len(self.seeds)), GreedyEvaluator(make)
+            spaces = environment.observation_space, environment.action_space
+            cohort = self._cohort()
+            algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, self.device)
+            actor = algorithm.actor if self.device == "cpu" else algorithm.make_actor(cohort, *spaces)
+            looks = self._resume(store, algorithm)
+            sessions = torch.tensor([seed + len(looks[0]) for seed in self.seeds])
+            collector = Collector(environment, actor, sessions)
+            taken, seconds = (looks[0][-1][0], looks[0][-1][2]) if looks[0] else (0, 0.0)
+            start = time.perf_counter() - seconds
+            while taken < self.steps:
+                if self.device != "cpu":
+                    actor.load_state(algorithm.actor_state())
+                rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
+                algorithm.update(map_tensors(rollout, lambda tensor: tensor.to(self.device)))
+                taken += rollout.horizon
+                if taken // self.every > len(looks[0]):
+                    actor.load_state(algorithm.actor_state())
+                    seconds = time.perf_counter() - start
+                    results = evaluator.evaluate(actor, evaluation_seeds(0, 0, EPISODES))
+                    for own, result in zip(looks, results, strict=True):
+                        own.append((taken, result.mean, round(seconds, 1)))
+                    self._save(store, algorithm, looks)
+                    print(f"{self._name}: {taken:,} steps, {_means(looks)}, {seconds:,.0f} s", flush=True)
+                    start = time.perf_counter() - seconds
+            environment.close()
+            evaluator.close()
+            os.chdir(ROOT)
+        for seed in self.seeds:
+            store.delete_prefix(self._place(seed))
+        found = zip(self.seeds, looks, strict=True)
+        return [Run(self.task, self.system, seed, self.steps, own, self.device) for seed, own in found]
+
+    @property
+    def _name(self) -> str:
+        return f"{self.task}, {TITLES[self.system]}, seed {', '.join(map(str, self.seeds))}"
+
+    def _cohort(self) -> CohortConfig:
+        name, shared = SYSTEMS[self.system]
+        shared = shared | {"learning_starts": min(10_000, self.steps // 3)}
+        if name == "flash_sac":
+            shared |= {"schedule_updates": self.steps}
+        if self.device != "cpu":
+            shared |= {"horizon": 8}
+        if self.steps == QUICK_STEPS:
+            shared |= QUICK
+        return CohortConfig(name, tuple(MemberConfig(f"{self.system}-{seed}", seed) for seed in self.seeds), shared)
+
+    def _place(self, seed: int) -> str:
+        return f"{self.task}/{self.system}/{seed}/{self.steps}/"
+
+    def _save(self, store: ObjectStore, algorithm: Algorithm, looks: Sequence[Looks]) -> None:
+        for member, (seed, own) in enumerate(zip(self.seeds, looks, strict=True)):
+            groups = {**algorithm.member_state(member), "replay": algorithm.replay_state(member)}
+            save_checkpoint(store, f"{self._place(seed)}{len(own)}/", groups, {"looks": list(own)})
+        for seed in self.seeds:  # all of them, so that a cohort goes on from one place
+            store.put(f"{self._place(seed)}newest", str(len(looks[0])).encode())
+            store.delete_prefix(f"{self._place(seed)}{len(looks[0]) - 1}/")
+
+    def _resume(self, store: ObjectStore, algorithm: Algorithm) -> list[Looks]:
+        try:
+            newest = [store.get(f"{self._place(seed)}newest").decode() for seed in self.seeds]
+        except NotFound:
+            return [[] for _ in self.seeds]
+        if len(set(newest)) > 1:
+            raise SystemExit(f"{self._name}: stopped while it was written; remove {self._place(self.seeds[0])}")
+        checkpoints = [load_checkpoint(store, f"{self._place(seed)}{newest[0]}/") for seed in self.seeds]
+        groups = [dict(checkpoint.groups) for checkpoint in checkpoints]
+        algorithm.load_replay_states([own.pop("replay") for own in groups])
+        for member, own in enumerate(groups):
+            algorithm.load_member_state(member, own)
+        return [[tuple(look) for look in checkpoint.metadata["looks"]] for checkpoint in checkpoints]
 
 
-def _save(store: ObjectStore, prefix: str, algorithm: Algorithm, looks: Sequence[tuple[int, float, float]]) -> None:
-    groups = {**algorithm.member_state(0), "replay": algorithm.replay_state(0)}
-    save_checkpoint(store, f"{prefix}{len(looks)}/", groups, {"looks": list(looks)})
-    store.put(f"{prefix}newest", str(len(looks)).encode())
-    store.delete_prefix(f"{prefix}{len(looks) - 1}/")
-
-
-def _resume(store: ObjectStore, prefix: str, algorithm: Algorithm) -> list[tuple[int, float, float]]:
-    try:
-        newest = store.get(f"{prefix}newest").decode()
-    except NotFound:
-        return []
-    checkpoint = load_checkpoint(store, f"{prefix}{newest}/")
-    groups = dict(checkpoint.groups)
-    algorithm.load_replay_states([groups.pop("replay")])
-    algorithm.load_member_state(0, groups)
-    return [tuple(look) for look in checkpoint.metadata["looks"]]
+def _means(looks: Sequence[Looks]) -> str:
+    return ", ".join(f"{own[-1][1]:,.0f}" for own in looks)
 
 
 def _line(run: Run) -> str:

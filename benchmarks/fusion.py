@@ -69,7 +69,7 @@ def main() -> None:
         method, rank, size, store = options.learner
         print(json.dumps(run_learner(options, method, int(rank), int(size), store)))
         return
-    print(versions("torch", "mujoco"), f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}")
+    print(versions("torch", "mujoco-core"), f"· 1 torch thread a learner, {options.seeds} seeds, {options.environment}")
     cells = [(1, "mean")] + [(size, method) for size in ((2,) if options.quick else (2, 4)) for method in METHODS]
     results = {cell: [measure(options, *cell, seed) for seed in range(options.seeds)] for cell in cells}
     report(results)

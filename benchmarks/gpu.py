@@ -178,7 +178,7 @@ def write(path: Path, device: str, found: dict[str, Outcome]) -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": device,
         "machine": platform.processor() or platform.machine(),
-        "versions": versions("torch", "mujoco", "mujoco-warp", "warp-lang"),
+        "versions": versions("torch", "mujoco-core", "mujoco-warp", "warp-lang"),
         "commit": commit,
         "parts": {name: vars(outcome) for name, outcome in found.items()},
     }

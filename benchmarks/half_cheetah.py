@@ -52,7 +52,7 @@ def main() -> None:
     if options.plot:
         plot()
         return
-    print(versions("torch", "mujoco", "gymnasium"), "· 1 torch thread")
+    print(versions("torch", "mujoco-core", "gymnasium"), "· 1 torch thread")
     torch.set_num_threads(1)
     curves = {}
     for name in names:

@@ -47,7 +47,7 @@ def main() -> None:
         set_up(options.peers, REQUIREMENTS)
     there = installed(options.peers, ("ray", "gymnasium", "mujoco", "torch"))
     names, missing = _systems(options, there)
-    print(versions("torch", "mujoco", "gymnasium", *packages()), f"· {options.threads} threads")
+    print(versions("torch", "mujoco-core", "gymnasium", *packages()), f"· {options.threads} threads")
     print(f"in {options.peers}:", ", ".join(f"{name} {found}" for name, found in there.items()) or "nothing")
     if missing:
         print(f"left out, not installed: {', '.join(missing)} (--setup installs RLlib)")

@@ -116,7 +116,7 @@ def main() -> None:
     if options.quick:
         options.repeats, options.seconds = 1, 3.0
         rows = {name: QUICK[name] for name in rows if name in QUICK}
-    print(versions("torch", "mujoco", "gymnasium"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
+    print(versions("torch", "mujoco-core", "gymnasium"), f"· {options.repeats} × {options.seconds:g} s", flush=True)
     speeds: Speeds = {name: {pod: [] for pod in pods} for name, pods in rows.items()}
     choices: Choices = {name: {pod: [] for pod in pods} for name, pods in rows.items()}
     for name, pods in rows.items():

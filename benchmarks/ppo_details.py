@@ -27,7 +27,7 @@ TASK, TARGET, EVERY = "HalfCheetah-v5", 2000.0, 25_000
 
 def main() -> None:
     options = _options()
-    print(versions("torch", "mujoco", "gymnasium"), f"· {options.threads} threads")
+    print(versions("torch", "mujoco-core", "gymnasium"), f"· {options.threads} threads")
     trained = Runs(options.results, RECORD)
     known = Runs(options.returns, RECORD.with_name("returns.jsonl"))
     found: dict[str, list[Run]] = {}

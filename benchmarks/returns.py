@@ -36,7 +36,7 @@ def main() -> None:
         plot(table, picture)
         return
     packages = ["stable-baselines3"] if importlib.util.find_spec("stable_baselines3") else []
-    print(versions("torch", "mujoco", "gymnasium", *packages), f"· {options.threads} threads, looks of {EPISODES}")
+    print(versions("torch", "mujoco-core", "gymnasium", *packages), f"· {options.threads} threads, looks of {EPISODES}")
     systems = [system for system in options.system or TITLES if system == "ours" or packages]
     if not packages:
         print("Stable-Baselines3 is not installed: only what was trained before is shown")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.spaces import DiscreteSpace
@@ -27,16 +27,18 @@ OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_polic
 MEMBERS, ENVS = 3, 4
 
 
-def trained(name: str, device: str, updates: int) -> torch.Tensor:
-    """The actors' weights after some updates."""
+def trained(name: str, device: str, updates: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The actors' weights before and after some updates, of one gradient step each where experience is replayed."""
     shared = {"hidden_sizes": (32, 32), "horizon": 2}
     if name in OFF_POLICY:
-        shared |= {"batch_size": 16, "learning_starts": 16, "prioritized": True}
+        steps = {"updates_per_step": 1 / (2 * ENVS)}
+        shared |= {"batch_size": 16, "learning_starts": 16, "prioritized": True} | steps
     cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, device)
     algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space, device)
     collector = Collector(environment, algorithm.actor, torch.arange(MEMBERS, device=device))
+    before = weights(algorithm)
     for update in range(updates):
         rollout = collector.collect(algorithm.horizon, policy_version=algorithm.version)
         if update == updates - 1 and device == "cuda":
@@ -47,12 +49,20 @@ def trained(name: str, device: str, updates: int) -> torch.Tensor:
         finally:
             if device == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
+    return before, weights(algorithm)
+
+
+def weights(algorithm: Algorithm) -> torch.Tensor:
     return torch.cat([tensor.flatten().float().cpu() for tensor in algorithm.actor.state().values()])
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
 def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    torch.testing.assert_close(trained(name, "cuda", 5), trained(name, "cpu", 5), rtol=1e-3, atol=1e-4)
+    """Weights differ by a small part of their way: Adam makes a whole step of a slope that is nothing but rounding."""
+    updates = 10 if name in OFF_POLICY else 5
+    (start, found), (same_start, wanted) = trained(name, "cuda", updates), trained(name, "cpu", updates)
+    torch.testing.assert_close(start, same_start, rtol=1e-3, atol=1e-5)
+    assert float((found - wanted).abs().mean() / (wanted - same_start).abs().mean()) < 0.01
     assert "could not be captured" not in caplog.text
 
 

@@ -102,30 +102,31 @@ def _normalized(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """rows [G, B, C] by their own mean and variance over B, then scaled and shifted, [G, 1, C] each; and these two,
     biased and without a gradient, [G, 1, C]."""
-    if rows.device.type == "cpu":
-        normal, mean, inverse = _Normalized.apply(rows, scale, shift, epsilon)  # type: ignore[no-untyped-call]
-        return normal, mean, (inverse.square().reciprocal() - epsilon).clamp_(min=0.0)
-    variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
-    normal = (rows - mean) * (variance + epsilon).rsqrt()
-    if scale is not None and shift is not None:
-        normal = normal * scale + shift
-    return normal, mean.detach(), variance.detach()
+    normal, mean, inverse = _Normalized.apply(rows, scale, shift, epsilon)  # type: ignore[no-untyped-call]
+    return normal, mean, (inverse.square().reciprocal() - epsilon).clamp_(min=0.0)
 
 
 class _Normalized(torch.autograd.Function):
-    """`_normalized` on a CPU: network by network in torch's own kernels, in place of some twenty passes through memory;
-    returns the inverse of the deviation in place of the variance."""
+    """`_normalized`, with the inverse of the deviation in place of the variance, in few passes through memory: on a CPU
+    by torch's own kernel, network by network; elsewhere with its slopes written out."""
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, scale: Tensor | None, shift: Tensor | None, epsilon: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        normal = torch.empty_like(rows)
-        mean, inverse = (rows.new_empty(rows.shape[0], 1, rows.shape[2]) for _ in range(2))
-        for g, each in enumerate(rows):
-            weight, bias = (None if tensor is None else tensor[g, 0] for tensor in (scale, shift))
-            out = normal[g], mean[g, 0], inverse[g, 0]
-            torch.native_batch_norm(each, weight, bias, None, None, True, 0.0, epsilon, out=out)
+        if rows.device.type == "cpu":
+            normal = torch.empty_like(rows)
+            mean, inverse = (rows.new_empty(rows.shape[0], 1, rows.shape[2]) for _ in range(2))
+            for g, each in enumerate(rows):
+                weight, bias = (None if tensor is None else tensor[g, 0] for tensor in (scale, shift))
+                out = normal[g], mean[g, 0], inverse[g, 0]
+                torch.native_batch_norm(each, weight, bias, None, None, True, 0.0, epsilon, out=out)
+        else:
+            variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+            inverse = (variance + epsilon).rsqrt()
+            factor = inverse if scale is None else inverse * scale
+            offset = -mean * factor if shift is None else shift - mean * factor
+            normal = torch.addcmul(offset, rows, factor)
         ctx.save_for_backward(rows, scale, mean, inverse)
         ctx.epsilon = epsilon
         ctx.mark_non_differentiable(mean, inverse)
@@ -136,6 +137,9 @@ class _Normalized(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         rows, scale, mean, inverse = ctx.saved_tensors
         learns = ctx.needs_input_grad[1]
+        if slope.device.type != "cpu":
+            found = _slopes(slope, rows, scale, mean, inverse)
+            return *(found if learns else (found[0], None, None)), None
         parts = [
             torch.ops.aten.native_batch_norm_backward(
                 each,
@@ -151,10 +155,22 @@ class _Normalized(torch.autograd.Function):
             )
             for g, each in enumerate(slope.contiguous())
         ]
-        found = (
+        stacked = (
             [torch.stack(each) for each in zip(*parts, strict=True)] if learns else [torch.stack([p[0] for p in parts])]
         )
-        return found[0], *([each.unsqueeze(1) for each in found[1:]] if learns else [None, None]), None
+        return stacked[0], *([each.unsqueeze(1) for each in stacked[1:]] if learns else [None, None]), None
+
+
+def _slopes(
+    slope: Tensor, rows: Tensor, scale: Tensor | None, mean: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the rows [G, B, C], of scale and shift [G, 1, C], where `slope` [G, B, C] is that of what comes out."""
+    shift_slope = slope.sum(1, keepdim=True)
+    scale_slope = ((slope * rows).sum(1, keepdim=True) - mean * shift_slope) * inverse
+    factor = inverse if scale is None else inverse * scale
+    gain = -factor * inverse * scale_slope / rows.shape[1]
+    offset = -factor * shift_slope / rows.shape[1] - gain * mean
+    return torch.addcmul(offset, slope, factor).addcmul_(rows, gain), scale_slope, shift_slope
 
 
 class StackedResidual:
