@@ -30,7 +30,7 @@ class PriorityTree:
         self._greatest = torch.ones(members, 1, device=device)  # ever set: what new leaves get
 
     def set(self, leaf: Tensor, priority: Tensor) -> None:
-        """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf that is there twice, one of the two counts."""
+        """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf that is there twice, the greater one counts."""
         torch.maximum(self._greatest, priority.amax(1, keepdim=True), out=self._greatest)
         self._write(leaf, priority)
 
@@ -78,7 +78,8 @@ class PriorityTree:
         return members * leaves * 4 * (_FAN_OUT + 1) // _FAN_OUT
 
     def _write(self, leaf: Tensor, priority: Tensor) -> None:
-        self._levels[0].scatter_(1, leaf, priority)
+        # A plain scatter would leave it to a GPU's order which of two priorities of one leaf is kept.
+        self._levels[0].scatter_reduce_(1, leaf, priority, "amax", include_self=False)
         node = leaf
         for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
             node = node.div(_FAN_OUT, rounding_mode="floor")

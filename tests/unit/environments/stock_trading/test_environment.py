@@ -259,11 +259,11 @@ def test_who_has_no_validation_is_evaluated_where_training_trades(table: Path) -
 
 def _outcome(environment: StockTrading, steps: int) -> list[torch.Tensor]:
     count = environment.num_envs
-    found = [environment.reset(torch.arange(count, device=environment.device)).cpu()]
+    found = [environment.reset(torch.arange(count, device=environment.device)).cpu().clone()]
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         step = environment.step((torch.rand(count, 3, generator=generator) * 2 - 1).to(environment.device))
-        found += [value.cpu() for value in (step.observation, step.reward, step.truncated, step.final_observation)]
+        found += [value.cpu().clone() for value in (step.observation, step.reward, step.truncated, step.final_observation)]
     return found
 
 
