@@ -30,7 +30,7 @@ class PriorityTree:
         self._greatest = torch.ones(members, 1, device=device)  # ever set: what new leaves get
 
     def set(self, leaf: Tensor, priority: Tensor) -> None:
-        """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf that is there twice, the greater one counts."""
+        """leaf int64 [M, B], priority [M, B] of at least zero. Of a leaf given twice the greater one counts."""
         torch.maximum(self._greatest, priority.amax(1, keepdim=True), out=self._greatest)
         self._write(leaf, priority)
 

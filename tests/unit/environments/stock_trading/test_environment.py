@@ -263,7 +263,8 @@ def _outcome(environment: StockTrading, steps: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         step = environment.step((torch.rand(count, 3, generator=generator) * 2 - 1).to(environment.device))
-        found += [value.cpu().clone() for value in (step.observation, step.reward, step.truncated, step.final_observation)]
+        values = step.observation, step.reward, step.truncated, step.final_observation
+        found += [value.cpu().clone() for value in values]
     return found
 
 
