@@ -24,7 +24,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos chaos-cluster fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -110,6 +110,9 @@ chaos: setup  ## a tournament while everything is killed and frozen at random: a
 
 chaos-cluster: setup  ## the same on the Kubernetes that KUBECONFIG names: a hundred faults, an hour; tests/cluster/test_chaos.py tells the variables
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos-cluster.json} $(BIN)/python -m pytest -s -m cluster tests/cluster/test_chaos.py
+
+zoo: setup  ## the short jobs of the zoo, beside their cards: fails if one misses its target; ten minutes
+	@$(BIN)/python scripts/zoo.py
 
 fuzz: setup  ## strange requests, broken files, histories of leases: 100,000 and more, an hour
 	@PODRACER_FUZZ=$${PODRACER_FUZZ:-15000} $(BIN)/python -m pytest -m "not gpu" tests/fuzz tests/integration/*/test_random_requests.py tests/integration/orchestrator/test_exact_counters.py

@@ -27,6 +27,7 @@ from podracer_client.command import (
     submit,
     video,
     web,
+    zoo,
 )
 from podracer_core.errors import (
     AlreadyExists,
@@ -92,6 +93,7 @@ for _panel, _commands in _COMMANDS.items():
 application.add_typer(agent.application, name="agent", rich_help_panel=_SERVER)
 application.add_typer(context.application, name="context", rich_help_panel=_HERE)
 application.add_typer(data.application, name="data", rich_help_panel=_HERE)
+application.add_typer(zoo.application, name="zoo", rich_help_panel=_HERE)
 
 
 def exit_code(error: PodracerError) -> int:

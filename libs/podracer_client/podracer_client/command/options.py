@@ -62,6 +62,7 @@ MaxPods = Annotated[
     int, typer.Option(min=0, metavar="N", help="The most pods to run. 0: as many as the machine has room for.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Web = Annotated[bool, typer.Option("--web", help="Also serve a live web page, and print its URL.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Print log lines instead of a live table.")]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podracer_client.command.options import JobFile, Json, MaxPods, Plain, StateFolderOption
+from podracer_client.command.options import JobFile, Json, MaxPods, Plain, StateFolderOption, Web
 
 if TYPE_CHECKING:
     from podracer_client.local.services import ServiceOptions
@@ -24,7 +24,7 @@ def run(
     plain: Plain = False,
     json: Json = False,
     max_pods: MaxPods = 0,
-    web: Annotated[bool, typer.Option("--web", help="Also serve a live web page, and print its URL.")] = False,
+    web: Web = False,
 ) -> None:
     """Run a job, or all jobs of a matrix, on this machine. Continues an interrupted run of the same state folder."""
     from podracer_core.jobs.experiment import load_experiment
