@@ -121,7 +121,8 @@ def plot(known: list[Entry]) -> None:
     figure = Figure(figsize=(10, 2.4 * -(-len(shown) // 3)), layout="constrained")
     for index, (entry, run) in enumerate(shown):
         axes = figure.add_subplot(-(-len(shown) // 3), 3, index + 1)
-        axes.step(*zip(*run.curve, strict=True), where="post", marker=".")
+        times, returns = zip(*run.curve, strict=True)
+        axes.step(times, returns, where="post", marker=".")
         if entry.job.objective.target_return is not None:
             axes.axhline(entry.job.objective.target_return, color="grey", linewidth=0.8, linestyle="--")
         axes.set_title(entry.name, fontsize=9)
