@@ -69,11 +69,13 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
         events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
         touch(session, job_topic(job.uid))
-    if claim.claims_target and job.time_to_target_s is None:
-        if not is_confirmed or not session.get_one(WorkRow, lease.work_id).claims_target:
-            claims.make(session, job, claim, now)
-        elif _holds(plan, claim, claims.heard_claims(session, job)):
+    if job.time_to_target_s is not None:
+        return
+    if is_confirmed and session.get_one(WorkRow, lease.work_id).claims_target:
+        if full and _holds(job, claim, claims.heard_claims(session, job)):
             _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
+    elif claim.claims_target:
+        claims.make(session, job, claim, now)
 
 
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
@@ -84,8 +86,8 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     plan = plan_of(job)
     claims.aim(session, job, plan.target_return)
     claim = claim_of(plan, best)
-    holds = job.best_is_confirmed and _holds(plan, claim, claims.heard_claims(session, job) + 1)
-    if claim.claims_target and holds:
+    is_tested = job.best_is_confirmed and (best.deterministic or len(best.returns) >= claims.TARGET_EPISODES)
+    if claim.claims_target and is_tested and _holds(job, claim, claims.heard_claims(session, job) + 1):
         _reach(session, job, claim, leases.active_time_s(job, now), now)
     elif claim.claims_target:
         claims.make(session, job, claim, now)
@@ -125,10 +127,10 @@ def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: date
     events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)
 
 
-def _holds(plan: JobPlan, claim: Claim, number: int) -> bool:
+def _holds(job: JobRow, claim: Claim, number: int) -> bool:
     """Whether a challenge passes the target as claim `number`."""
-    target = plan.target_return
-    return target is not None and claims.corrected_score(plan, claim.evaluation, number) >= target
+    target = plan_of(job).target_return
+    return target is not None and claims.corrected_score(job, claim.evaluation, number) >= target
 
 
 def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> float:
