@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
@@ -32,7 +31,6 @@ def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) 
 def corrected_means(evaluations: Sequence[agent_pb2.Evaluation]) -> tuple[float, ...]:
     """The means of a leaderboard's evaluations, each drawn to all of them by as much as its episodes leave open: the
     best of many noisy numbers promises too much."""
-    deviations = [0.0 if each.deterministic else each.standard_deviation for each in evaluations]
-    variances = [each**2 if math.isfinite(each) else 0.0 for each in deviations]
-    episodes = [max(1, len(each.returns)) for each in evaluations]
-    return posterior_means([each.mean for each in evaluations], episodes, variances)
+    means = [each.mean for each in evaluations]
+    variances = [each.standard_deviation**2 for each in evaluations]
+    return posterior_means(means, [max(1, len(each.returns)) for each in evaluations], variances)

@@ -17,7 +17,7 @@ _STEPS = 50
 def posterior_means(scores: Sequence[float], episodes: Sequence[int], variances: Sequence[float]) -> tuple[float, ...]:
     """E[θ_i | x] of each of the `scores`, which are means of so many `episodes` of these sample `variances`.
 
-    They are the scores themselves where no episodes differ, or there is only one score.
+    They are the scores themselves where no episodes differ, or only one is given.
     """
     freedom = sum(count - 1 for count in episodes)
     noise = sum((count - 1) * each for count, each in zip(episodes, variances, strict=True)) / max(freedom, 1)
@@ -35,7 +35,7 @@ def reml_variance(scores: Sequence[float], errors: Sequence[float]) -> float:
 
     At least two `scores`, whose error variances are above 0.
     """
-    spread = max(0.0, variance(scores) - sum(errors) / len(errors))
+    spread = variance(scores)
     for _ in range(_STEPS):
         weights = [1.0 / (spread + error) for error in errors]
         middle, total = _middle(scores, weights), sum(weights)

@@ -21,7 +21,7 @@ from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.outcomes import post_training
-from podracer_orchestrator.stored_messages import spec_of
+from podracer_orchestrator.stored_messages import order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
@@ -81,8 +81,10 @@ def aim(session: Session, job: JobRow, target_return: float | None) -> None:
     for work in works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED):
         passes = target_return is not None and _claimed(work) >= target_return
         work.claims_target = passes and (work.claims_target or work.state == WorkState.READY)
-        if work.claims_target and work.state == WorkState.READY:
-            evaluation_works.lengthen(job, work, TARGET_EPISODES)
+        order = order_of(work)
+        if work.claims_target and work.state == WorkState.READY and len(order.seeds) < TARGET_EPISODES:
+            work.expected_cost_s *= TARGET_EPISODES / len(order.seeds)
+            evaluation_works.fill(job, work, order.policies, order.purpose, (), episodes=TARGET_EPISODES)
 
 
 def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:

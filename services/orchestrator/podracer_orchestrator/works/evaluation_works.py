@@ -77,15 +77,6 @@ def fill(
     work.state, work.places = WorkState.READY, len(policies)
 
 
-def lengthen(job: JobRow, work: WorkRow, episodes: int) -> None:
-    """Have a work that waits evaluate so many episodes at least, those that it would have had first."""
-    order = order_of(work)
-    known = len(order.seeds)
-    if known < episodes:
-        order.seeds.extend(fresh_seeds(spec_of(job).seed, f"{work.id}/more", episodes - known, order.seeds))
-        work.evaluation, work.expected_cost_s = encode(order), work.expected_cost_s * episodes / known
-
-
 def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
     """What so many episodes are expected to cost, by what those of `evaluation` took."""
     return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
