@@ -54,11 +54,11 @@ SHAPES: dict[str, Draw] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="400 jobs: a few seconds")
+    parser.add_argument("--quick", action="store_true", help="100 jobs: under a minute")
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
-    jobs = 400 if options.quick else options.jobs
+    jobs = 100 if options.quick else options.jobs
     print(versions("numpy"), f"· {jobs} jobs below, {jobs // 4} above, {CANDIDATES} candidates each")
     rows, begin = [], time.perf_counter()
     figures, limits = dict[str, object](), dict[str, Target]()

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from podracer_core.statistics import student_t_quantile
 from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
 
 
@@ -25,3 +26,13 @@ def test_a_seed_always_gives_the_same_bound_and_equal_values_leave_no_doubt() ->
     values = tuple(float(number % 17) for number in range(100))
     assert len({bootstrap_t_lower_bound.__wrapped__(values, 0.01, seed) for seed in (1, 2, 3, 3)}) == 3
     assert bootstrap_t_lower_bound((500.0,) * 100, 0.01, 1) == 500.0
+
+
+def test_a_level_that_resamples_cannot_tell_is_as_much_wider_than_student_s_t_as_the_least_that_they_can() -> None:
+    values = (0.0,) * 10 + (10.0,) * 90
+    told, beyond = (
+        (9.0 - bootstrap_t_lower_bound(values, level, 1)) / student_t_quantile(1.0 - level, 99)
+        for level in (1e-3, 1e-8)
+    )
+    assert beyond == pytest.approx(told)
+    assert told > 3.0 / math.sqrt(99), "wider than Student's: the low values are few"

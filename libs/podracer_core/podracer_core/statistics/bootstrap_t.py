@@ -10,8 +10,9 @@ from operator import mul
 
 from podracer_core.statistics import student_t_quantile
 
-RESAMPLES = 999
-"""At least so many; small levels take more, so that `_BEYOND` of them lie beyond the bound."""
+LEAST_RESAMPLES, MOST_RESAMPLES = 999, 3999
+"""So many that `_BEYOND` of them lie beyond the bound, between these limits: 100 values take a fifteenth of a second at
+most. What a level below needs more for is extrapolated."""
 _BEYOND = 4
 _LEAST_ERROR = 0.5
 """A resample's standard error counts as this part of the sample's at least: one without the few episodes that failed
@@ -23,7 +24,8 @@ def bootstrap_t_lower_bound(values: tuple[float, ...], level: float, seed: int) 
     """What the mean of two `values` or more exceeds with probability 1 - `level`; the same `seed` gives the same bound.
 
     mean - q * error, where q is the 1 - `level` quantile of (mean* - mean) / error* over resamples, and at least that
-    of Student's t: resamples of few different values know too little of what is rare.
+    of Student's t: resamples of few different values know too little of what is rare. Below the least level that
+    MOST_RESAMPLES can tell, q exceeds that of Student's t by the same factor as there.
     """
     count = len(values)
     mean = sum(values) / count
@@ -31,12 +33,13 @@ def bootstrap_t_lower_bound(values: tuple[float, ...], level: float, seed: int) 
     error = math.sqrt(sum(map(mul, centered, centered)) / (count - 1) / count)
     if error == 0.0:
         return mean
-    wanted = max(RESAMPLES, math.ceil(_BEYOND / level) - 1)
+    told = max(level, _BEYOND / (MOST_RESAMPLES + 1))
+    wanted = max(LEAST_RESAMPLES, math.ceil(_BEYOND / told) - 1)
     choose = random.Random(seed).choices  # noqa: S311 - statistics
     ratios = [_ratio(choose(centered, k=count), _LEAST_ERROR * error) for _ in range(wanted)]
-    beyond = math.floor(level * (wanted + 1))
-    quantile = sorted(ratios)[wanted - beyond]
-    return mean - max(quantile, student_t_quantile(1.0 - level, count - 1)) * error
+    quantile = sorted(ratios)[wanted - math.floor(told * (wanted + 1))]
+    factor = max(1.0, quantile / student_t_quantile(1.0 - told, count - 1))
+    return mean - factor * student_t_quantile(1.0 - level, count - 1) * error
 
 
 def _ratio(resample: list[float], least_error: float) -> float:

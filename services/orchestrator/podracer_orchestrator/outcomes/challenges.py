@@ -27,6 +27,7 @@ class ChallengeWork(evaluation_works.EvaluationWork):
         job, work = change.job, change.work
         if ending.next_challenge(change.session, job, change.now) is not work:
             return None
+        claims.lengthen(job, work)
         (policy,) = order_of(work).policies
         what = "the target" if work.claims_target else "the first place"
         score = f"{work.claimed_score:.6g}"

@@ -76,15 +76,19 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
 
 
 def aim(session: Session, job: JobRow, target_return: float | None) -> None:
-    """The target has changed: what waits claims it from now on, by as many episodes as that takes; or what is out or
-    waits claims it no more."""
+    """The target has changed: what waits claims it from now on; or what is out or waits claims it no more."""
     for work in works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED):
         passes = target_return is not None and _claimed(work) >= target_return
         work.claims_target = passes and (work.claims_target or work.state == WorkState.READY)
-        order = order_of(work)
-        if work.claims_target and work.state == WorkState.READY and len(order.seeds) < TARGET_EPISODES:
-            work.expected_cost_s *= TARGET_EPISODES / len(order.seeds)
-            evaluation_works.fill(job, work, order.policies, order.purpose, (), episodes=TARGET_EPISODES)
+
+
+def lengthen(job: JobRow, work: WorkRow) -> None:
+    """Give a claim of the target as many episodes as it takes, if it had fewer as another claim, or from a version
+    before; the first stay the same."""
+    order = order_of(work)
+    if work.claims_target and len(order.seeds) < TARGET_EPISODES:
+        work.expected_cost_s *= TARGET_EPISODES / len(order.seeds)
+        evaluation_works.fill(job, work, order.policies, order.purpose, (), episodes=TARGET_EPISODES)
 
 
 def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:

@@ -72,8 +72,9 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
     if job.time_to_target_s is not None:
         return
     if is_confirmed and session.get_one(WorkRow, lease.work_id).claims_target:
-        if full and _holds(job, claim, claims.heard_claims(session, job)):
-            _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
+        if full:
+            number = claims.heard_claims(session, job)
+            _reach(session, job, claim, number, _target_time_s(job, lease, evaluation, now), now)
     elif claim.claims_target:
         claims.make(session, job, claim, now)
 
@@ -87,9 +88,10 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     claims.aim(session, job, plan.target_return)
     claim = claim_of(plan, best)
     is_tested = job.best_is_confirmed and (best.deterministic or len(best.returns) >= claims.TARGET_EPISODES)
-    if claim.claims_target and is_tested and _holds(job, claim, claims.heard_claims(session, job) + 1):
-        _reach(session, job, claim, leases.active_time_s(job, now), now)
-    elif claim.claims_target:
+    if not claim.claims_target:
+        return
+    number = claims.heard_claims(session, job) + 1
+    if not (is_tested and _reach(session, job, claim, number, leases.active_time_s(job, now), now)):
         claims.make(session, job, claim, now)
 
 
@@ -119,18 +121,17 @@ def hear_next_claim(
             return
 
 
-def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:
+def _reach(session: Session, job: JobRow, claim: Claim, number: int, time_s: float, now: datetime) -> bool:
+    """End the job's hunt for its target after so much time, where a challenge passes the target as claim `number`."""
+    tested, target = claims.corrected_score(job, claim.evaluation, number), plan_of(job).target_return
+    if target is None or not tested >= target:
+        return False
     job.time_to_target_s = time_s
     claims.drop_waiting(session, job, now)
-    agent, target = claim.evaluation.agent, plan_of(job).target_return
-    message = f"{agent} has reached the target: {claim.score:.6g}, target {target:.6g}"
-    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)
-
-
-def _holds(job: JobRow, claim: Claim, number: int) -> bool:
-    """Whether a challenge passes the target as claim `number`."""
-    target = plan_of(job).target_return
-    return target is not None and claims.corrected_score(job, claim.evaluation, number) >= target
+    agent = claim.evaluation.agent
+    message = f"{agent} has reached the target: {tested:.6g}, target {target:.6g}"
+    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=tested)
+    return True
 
 
 def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> float:
