@@ -1,6 +1,8 @@
 """How sure numbers are of what they say; no torch. Here are quantiles of Student's t distribution, without SciPy.
 
-bootstrap   intervals of statistics of dependent values (NumPy)
+bootstrap    intervals of statistics of dependent values (NumPy)
+bootstrap_t  the lower bound of a mean
+shrinkage    what scores of unequal precision say
 """
 
 from __future__ import annotations

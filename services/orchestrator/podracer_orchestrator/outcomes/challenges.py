@@ -27,6 +27,7 @@ class ChallengeWork(evaluation_works.EvaluationWork):
         job, work = change.job, change.work
         if ending.next_challenge(change.session, job, change.now) is not work:
             return None
+        claims.lengthen(job, work)
         (policy,) = order_of(work).policies
         what = "the target" if work.claims_target else "the first place"
         score = f"{work.claimed_score:.6g}"
@@ -56,7 +57,7 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     job, work, plan = change.job, change.work, plan_of(change.job)
     number = claims.heard_claims(change.session, job)
     if work.claims_target:
-        value, bar = claims.corrected_score(plan, evaluation, number), plan.target_return
+        value, bar = claims.corrected_score(job, evaluation, number), plan.target_return
     else:
         value, bar = score(plan, evaluation), job.best_score if job.best_is_confirmed else None
     is_passed = evaluation_works.is_finite(evaluation) and (

@@ -55,10 +55,11 @@ def fill(
     purpose: agent_pb2.EvaluationPurpose.ValueType,
     seen: Collection[int],
     *,
+    episodes: int = 0,
     seeds_of: str = "",
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> None:
-    """Say what a work evaluates, and make it READY: the job's number of episodes, none by a seed of `seen`.
+    """Say what a work evaluates, and make it READY: so many episodes, 0: the job's number, none by a seed of `seen`.
 
     Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
     than the job's.
@@ -67,13 +68,18 @@ def fill(
     order = pod_pb2.EvaluateWork(
         policies=policies,
         evaluator=spec.evaluation.evaluator,
-        seeds=fresh_seeds(spec.seed, seeds_of or work.id, plan_of(job).episodes, seen),
+        seeds=fresh_seeds(spec.seed, seeds_of or work.id, episodes or plan_of(job).episodes, seen),
         purpose=purpose,
         timeout=seconds_to_duration(TIMEOUT_S),
         environment=environment,
     )
     work.evaluation = encode(order)
     work.state, work.places = WorkState.READY, len(policies)
+
+
+def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
+    """What so many episodes are expected to cost, by what those of `evaluation` took."""
+    return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
 
 
 def late_left_s(job: JobRow, active_time_s: float) -> float:
