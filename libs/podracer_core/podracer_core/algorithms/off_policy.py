@@ -57,7 +57,7 @@ class OffPolicy(Algorithm):
     """The head for actions in bounded boxes; an algorithm for other spaces defines `make_head`."""
 
     body: ClassVar[Body] = "plain"
-    """Of all networks: see `Architecture`. The plain one can be had with layer normalization (`layer_norm`)."""
+    """The body of all networks: see `Architecture`. `layer_norm` adds layer normalization to the plain one."""
 
     has_actor_target: ClassVar[bool] = False
     has_critic_target: ClassVar[bool] = True
@@ -223,7 +223,7 @@ class OffPolicy(Algorithm):
 
     @torch.enable_grad()
     def h_term_loss(self) -> Tensor | None:
-        """What the H-term adds to the actor's loss in this gradient step, [M]; None where it is off."""
+        """The H-term of the actor's loss in this gradient step, [M]; None if it is off."""
         if self._h_term is None:
             return None
         return self._h_term.actor_loss(self.policy.network, self.actor, self.shared["batch_size"], self.update_count)
@@ -258,7 +258,7 @@ class OffPolicy(Algorithm):
         self._experience.set_priorities(batch, error)
 
     def batches(self, count: int) -> Iterator[Batch]:
-        """What the next `count` gradient steps learn from."""
+        """The batches of the next `count` gradient steps."""
         return self._experience.batches(count, self._replay_keys, self.update_count, self._transition_count)
 
     @property
@@ -384,6 +384,6 @@ class OffPolicy(Algorithm):
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix` and a dot, without these."""
+    """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
     start = f"{prefix}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""What rewards are divided by so that returns stay within a fixed grid of values: FlashSAC (arXiv:2604.04539)."""
+"""A divisor of rewards that keeps returns within a fixed grid of values: FlashSAC (arXiv:2604.04539)."""
 
 from __future__ import annotations
 

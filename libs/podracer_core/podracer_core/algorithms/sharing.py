@@ -68,7 +68,7 @@ class Sharing:
 
     @torch.no_grad()
     def growth(self) -> FusionState:
-        """What it brings: its parameters, and what statistics and transitions have grown by since the last `load`."""
+        """A learner's contribution: its parameters, and the growth of its statistics and transitions."""
         stands = self._stands()
         return FusionState(
             {name: tensor.clone() for name, tensor in stands.parameters.items()},

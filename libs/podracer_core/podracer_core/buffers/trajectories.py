@@ -144,7 +144,7 @@ class Trajectories:
         return (self._next_row - len(self)) % self._rings["valid"].shape[0]
 
     def _columns(self, rollout: Rollout) -> dict[str, Tensor]:
-        """What is kept of each row; a reward that is not valid counts nothing, whatever it is."""
+        """The stored columns of each row; a reward that is not valid counts as 0."""
         columns = {
             "observation": rollout.observation[:-1],
             "action": rollout.action,
@@ -169,7 +169,7 @@ class Trajectories:
         return new | (same & ended)
 
     def _in_order(self, *names: str) -> list[Tensor]:
-        """Of these rings the stored rows, [L, M, E] each, oldest first."""
+        """The stored rows of the named rings, [L, M, E] each, oldest first."""
         rows = (self._origin + torch.arange(len(self), device=self.device)) % self._rings["valid"].shape[0]
         return [self._rings[name].index_select(0, rows) for name in names]
 

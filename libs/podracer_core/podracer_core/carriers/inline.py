@@ -62,7 +62,7 @@ class TensorEncoder:
     def encode(
         self, tensors: Mapping[str, torch.Tensor]
     ) -> tuple[dict[str, tensor_pb2.Tensor], list[tensor_pb2.TensorChunk]]:
-        """What the header holds, and the chunks that must follow it at once. The tensors may change afterwards."""
+        """The header's message, and the chunks that must follow it at once. The tensors may change afterwards."""
         messages = self._slots.stage(tensors) if self._slots is not None else {}
         chunks: list[tensor_pb2.TensorChunk] = []
         room = self._message_bytes

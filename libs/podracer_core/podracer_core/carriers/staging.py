@@ -64,7 +64,7 @@ class SlotLayout:
 
     @property
     def size_bytes(self) -> int:
-        """Of all slots together."""
+        """Bytes of all slots together."""
         return self.slot_size_bytes * self.slot_count
 
 

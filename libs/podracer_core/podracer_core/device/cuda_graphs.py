@@ -126,7 +126,7 @@ def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
 
 
 def _form(argument: Any) -> Hashable:
-    """What two calls must have in common to share a graph."""
+    """The form of an argument; two calls share a graph if all forms are equal."""
     if isinstance(argument, Tensor):
         return argument.shape, argument.dtype
     if is_dataclass(argument):

@@ -19,7 +19,7 @@ Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockTradingConfig:
-    """What the table is and how it is traded: `MEANINGS` in a line each, docs/environments/stock_trading.md in full."""
+    """Options of table and trading: `MEANINGS` in a line each, docs/environments/stock_trading.md in full."""
 
     table: str
     columns: Mapping[str, str] = field(default_factory=dict)

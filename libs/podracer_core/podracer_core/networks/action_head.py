@@ -1,4 +1,4 @@
-"""What a policy's outputs mean: the interface of every family of distributions, and which one fits an action space.
+"""The meaning of a policy's outputs: the interface of all families of distributions, and the family of an action space.
 
 Every function is batched and keeps the member axis in front. `output` is the last layer's [M, B, output_size],
 `settings` are tensors [M, …] that belong to the policy but not to its network (`log_std`, `random_fraction`, …).
@@ -48,7 +48,7 @@ class ActionHead(ABC):
     action_dtype: torch.dtype
 
     def draw_noise(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
-        """What `sample` consumes over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T, M, E, noise_size].
+        """The noise of `sample` over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T, M, E, noise_size].
 
         Step t of member m uses the numbers (first_step[m] + t) * noise_size … of its environments' streams.
         """
@@ -96,4 +96,4 @@ class PolicyHead(ActionHead):
 
     @abstractmethod
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
-        """Of stored actions [M, B, *action_shape]."""
+        """Log-probability and entropy of stored actions [M, B, *action_shape]."""

@@ -66,7 +66,7 @@ class StackedCNN:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the layers."""
+        """Strides of the layers."""
         return tuple(stride for _, _, stride in _LAYERS)
 
     def __call__(self, images: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class StackedLayerNorm:
 
     @torch.no_grad()
     def initialize(self, seeds: Tensor, identity: int) -> None:
-        """As `StackedNormalized`."""
+        """See `StackedNormalized.initialize`."""
         _initialize(self._tensors, self.weights, self.biases, seeds, identity)
 
     def module(self, group: int) -> nn.Module:

@@ -124,7 +124,7 @@ class Contenders:
         self._insert(known._replace(mean=mean))
 
     def _insert(self, contender: Contender) -> None:
-        """Of equal ones the later is before: it has seen more."""
+        """Of two equal contenders the later one goes first: it has seen more."""
         member = contender.snapshot.member
         own = [contender, *self._by_member[member]]
         self._by_member[member] = sorted(own, key=lambda one: (-one.mean, -one.snapshot.env_steps))

@@ -96,7 +96,7 @@ class MuJoCoEnvironment(VecEnvironment):
             self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
 
     def fields(self) -> Sequence[str]:
-        """What it reads of `mjData` besides positions, velocities and controls: see `physics.field`."""
+        """Fields of `mjData` that it reads besides positions, velocities and controls: see `physics.field`."""
         return ()
 
     @abstractmethod

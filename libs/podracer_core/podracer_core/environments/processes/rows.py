@@ -110,7 +110,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """What to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31 bits mixed from both.
+    """The seed to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31 bits mixed from both.
 
     The mixture is SplitMix64's (Steele, Lea and Flood, OOPSLA 2014): an episode may last only a few steps, and
     `numpy.random.SeedSequence` takes as long as two steps of a cheap environment.

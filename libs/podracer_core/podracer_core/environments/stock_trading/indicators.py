@@ -15,7 +15,7 @@ Series = NDArray[np.float64]
 
 
 def names_of(config: StockTradingConfig) -> tuple[Indicator, ...]:
-    """Those of `config.indicators` that each ticker has one of; turbulence is the whole market's."""
+    """The indicators of `config` that exist for each ticker: all but turbulence, which is one of the whole market."""
     return tuple(name for name in config.indicators if name != "turbulence")
 
 

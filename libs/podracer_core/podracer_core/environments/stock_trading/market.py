@@ -25,7 +25,7 @@ _DATES_SHOWN = 50  # in a report, ex-rights dates
 
 @dataclass(frozen=True, slots=True)
 class PreparationReport:
-    """What was done to the table; `str` of it is for people.
+    """Report of the changes to the table; its `str` is for readers.
 
     ex_rights       dates that were smoothed
     filled_bars     bars that tickers lacked, filled with their last close and not traded
