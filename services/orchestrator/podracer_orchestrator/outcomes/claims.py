@@ -115,8 +115,9 @@ def heard_claims(session: Session, job: JobRow) -> int:
 
 
 def corrected_score(job: JobRow, evaluation: agent_pb2.Evaluation, number: int) -> float:
-    """What claim `number` of the target, from 1, is held against it by: the bootstrap-t bound of the mean at that
-    claim's level. A mean that the objective asks for, and a deterministic score, are as they stand."""
+    """The score by which claim `number` of the target, from 1, is tested: the bootstrap-t bound of the mean at that
+    claim's level. A mean that the objective asks for, and the bound of a deterministic score or of a single episode,
+    are not corrected."""
     if plan_of(job).target_is_mean:
         return evaluation.mean
     if evaluation.deterministic or len(evaluation.returns) < 2:

@@ -1,4 +1,4 @@
-"""What evaluations mean for a job: its best, its target, and the claims to either."""
+"""The meaning of evaluations for a job: its best, its target, and the claims to either."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def hear_next_claim(
 
 
 def _reach(session: Session, job: JobRow, claim: Claim, number: int, time_s: float, now: datetime) -> bool:
-    """End the job's hunt for its target after so much time, where a challenge passes the target as claim `number`."""
+    """End the job's hunt for its target at `time_s` if a challenge passes the target as claim `number`."""
     tested, target = claims.corrected_score(job, claim.evaluation, number), plan_of(job).target_return
     if target is None or not tested >= target:
         return False

@@ -41,7 +41,7 @@ _TICK_S = 2.0
 """The machine is looked at this often at most, and at least while nothing happens."""
 _RETRY_S = 1.0
 _REST = 4.0
-"""Of the processor time of a plan."""
+"""Rest after a plan, in multiples of the plan's processor time."""
 
 
 class PoolReconciler(PodObserver):

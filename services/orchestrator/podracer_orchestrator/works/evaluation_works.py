@@ -44,7 +44,7 @@ class EvaluationWork(Work):
         change.job.evaluation_cost_s += cost_s
 
     def is_overdue(self, grant_time: datetime, now: datetime) -> bool:
-        """Where its pod has not kept the limit."""
+        """Whether its pod has exceeded the time limit."""
         return now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
@@ -59,7 +59,7 @@ def fill(
     seeds_of: str = "",
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> None:
-    """Say what a work evaluates, and make it READY: so many episodes, 0: the job's number, none by a seed of `seen`.
+    """Say what a work evaluates, and make it READY: `episodes` (0: the job's number), none by a seed of `seen`.
 
     Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
     than the job's.
@@ -78,12 +78,12 @@ def fill(
 
 
 def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
-    """What so many episodes are expected to cost, by what those of `evaluation` took."""
+    """Device seconds that `episodes` are expected to cost, by those that the episodes of `evaluation` took."""
     return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
 
 
 def late_left_s(job: JobRow, active_time_s: float) -> float:
-    """Seconds that a challenge of a job may take after so much of its time, so that the job does not end late."""
+    """Seconds that a challenge of a job may take after `active_time_s`, so that the job does not end late."""
     budget = plan_of(job).budget
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]
