@@ -1,4 +1,4 @@
-"""What the elites have in common, and how each lineage does."""
+"""Statistics of the elites' hyperparameters, and the progress of each lineage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMPROVEMENT_RUNGS = 3
 
 @dataclass(frozen=True, slots=True)
 class EliteStatistics:
-    """Of n continuous hyperparameters: mean [n] and covariance [n, n], in the logarithm where that is searched."""
+    """Mean [n] and covariance [n, n] of n continuous hyperparameters, of the logarithm where that is searched."""
 
     names: tuple[str, ...]
     logarithmic: tuple[bool, ...]

@@ -16,10 +16,10 @@ AS_FAR = 0.97
 """A line has come as far as another where it has had this part of its effort: timed rounds differ a little."""
 
 SAME_FROM, SAME_TO = 0.75, 1.1
-"""From which to which part of an agent's effort another's round counts as of the same effort."""
+"""Bounds, as parts of an agent's effort, between which another's round counts as of the same effort."""
 
 HALVING = 0.5
-"""What part of a rung is stopped at a milestone: successive halving with eta = 2."""
+"""Part of a rung that is stopped at a milestone: successive halving with eta = 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class LineRound:
     """A judged round of an agent: the effort of its line, its ancestors' included, before and after it, and the score.
 
     Effort is environment steps where the job's rounds are in steps, else cost: device seconds / M. `reached` is what
-    the line has come to since. `score` is the mean of so many `episodes` of this `variance`.
+    the line has come to since. `score` is the mean of `episodes` episodes whose variance is `variance`.
     """
 
     agent: str
@@ -129,7 +129,7 @@ def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
 
 
 def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
-    """What part of its rung an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
+    """The part of its rung that an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
 
     The job's `replaced_fraction`; with adaptive rounds half, where the last round has passed a milestone. Milestones
     are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with
