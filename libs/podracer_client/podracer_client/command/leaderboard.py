@@ -175,7 +175,7 @@ def _row(promotion: job_service_pb2.Promotion) -> tuple[str, ...]:
 
 
 def _mean_text(evaluation: agent_pb2.Evaluation | None) -> str:
-    """With five digits: a Sharpe ratio is a small number."""
+    """The mean with five digits: a Sharpe ratio is a small number."""
     return "–" if evaluation is None else f"{evaluation.mean:.5g}"
 
 

@@ -47,7 +47,7 @@ class ExperimentDisplay:
                 self.changed(job, snapshot)
 
     def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
-        """One has another state, or a new best."""
+        """Show that a job has another state, or a new best."""
         best = "" if snapshot.best_return is None else f", best {return_text(snapshot.best_return)}"
         why = f": {job.problem.message}" if job.HasField("problem") else ""
         steps = f"{count_text(snapshot.env_steps)} steps"
@@ -59,7 +59,7 @@ class ExperimentDisplay:
         self._diagnostics.flush()
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
-        """They have ended, or we stop watching; called once, last."""
+        """Show the end: the jobs have ended, or we stop watching; called once, last."""
         text = comparison_text(jobs, self._axes) if jobs else "the server has not reported the jobs yet"
         if missed := [short_name(job.name) for job in jobs if missed_target(job)]:
             text += f"\n\nbudget used, target missed: {', '.join(missed)}"

@@ -72,7 +72,7 @@ def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
 
 
 def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, HyperparameterValue]:
-    """Those that have a value, by name."""
+    """Hyperparameters that have a value, by name."""
     found = {}
     for name in sorted(spec.hyperparameters):
         try:

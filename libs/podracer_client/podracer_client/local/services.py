@@ -26,7 +26,7 @@ TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 """The services without which no job can train."""
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
-"""From SIGTERM until the last process has ended; the limit for the user is 5 s."""
+"""Time from SIGTERM until the last process has ended; the limit for the user is 5 s."""
 
 _LEADERBOARD_SHARE_S = 0.6
 _LEADERBOARD_AFTER_S = 0.5
