@@ -142,7 +142,7 @@ class OffPolicy(Algorithm):
         return (self.gradient_steps + 1) % self.slow_interval == 0
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
-        """Share of uniformly random actions after so many transitions of each member, [M] -> [M]."""
+        """Share of uniformly random actions after `transitions` of each member, [M] -> [M]."""
         starts: int = self.shared["learning_starts"]
         return (transitions < starts).float()
 
@@ -254,7 +254,7 @@ class OffPolicy(Algorithm):
             network.follow(rate)
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
-        """Where replay is prioritized, the errors [M, B] of this batch decide how often its transitions come again."""
+        """Let the errors [M, B] of this batch decide how often its transitions come again, if replay is prioritized."""
         self._experience.set_priorities(batch, error)
 
     def batches(self, count: int) -> Iterator[Batch]:
@@ -290,7 +290,7 @@ class OffPolicy(Algorithm):
 
     @property
     def replay(self) -> Replay | None:
-        """None before the first rollout."""
+        """The replay buffer; None before the first rollout."""
         return self._experience.replay
 
     def _open_streams(self) -> None:

@@ -17,7 +17,7 @@ from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation
 
 MINIBATCHES = 4
-"""Of a pass over the rollout, if no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
+"""Minibatches of a pass if no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
 
 _MOST_CPU_ROWS = 2048
 """Most rows of such a minibatch on a CPU: larger ones are no faster and give fewer steps for a rollout."""

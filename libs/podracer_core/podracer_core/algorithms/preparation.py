@@ -124,7 +124,7 @@ def generalized_advantages(
 
 
 def normalized_advantages(advantages: Tensor, valid: Tensor) -> Tensor:
-    """To mean 0 and standard deviation 1 over each member's valid rows: advantages, valid [M, B] -> [M, B]."""
+    """Advantages [M, B] with mean 0 and standard deviation 1 over each member's valid rows, by valid [M, B]."""
     count = valid.sum(1, keepdim=True).clamp(min=1)
     centred = torch.where(valid, advantages - torch.where(valid, advantages, 0.0).sum(1, keepdim=True) / count, 0.0)
     deviation = (centred.square().sum(1, keepdim=True) / count).sqrt()

@@ -21,7 +21,7 @@ class ReturnScale:
     """
 
     def __init__(self, members: int, limit: float, device: torch.device | str = "cpu") -> None:
-        """No return may be beyond ± `limit` after the division."""
+        """`limit`: no return is beyond ± `limit` after the division."""
         self._limit = limit
         self._statistics = RunningNormalizer(members, 1, device)
         self._largest = torch.zeros(members, device=device)

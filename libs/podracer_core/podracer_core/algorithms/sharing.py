@@ -61,7 +61,7 @@ class Sharing:
 
     @torch.no_grad()
     def state(self) -> FusionState:
-        """Where the learner stands, copied: for whom all others begin with."""
+        """A copy of the learner's state, from which all others begin."""
         stands = self._stands()
         parameters = {name: tensor.clone() for name, tensor in stands.parameters.items()}
         return FusionState(parameters, stands.statistics, stands.transitions.clone(), stands.active.clone())
@@ -108,7 +108,7 @@ class Sharing:
         self._loaded()
 
     def _stands(self) -> FusionState:
-        """Where the learner stands, with views of what it trains."""
+        """The learner's state, with views of what it trains."""
         shared = self._shared
         parameters = dict(shared.parameters)
         if shared.values is not None:

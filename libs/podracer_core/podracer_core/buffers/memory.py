@@ -57,7 +57,7 @@ def require_memory(
 
 
 def _rounded_down(number: float) -> int:
-    """To its first digit."""
+    """The number rounded down to its first digit."""
     digits = len(str(int(number))) - 1
     unit: int = 10**digits
     return int(number) // unit * unit

@@ -14,7 +14,7 @@ from torch import Tensor
 from podracer_core.errors import InvalidInput
 
 PART_BYTES = 4 << 20
-"""About so much of a transition's observation and action is in a part."""
+"""Approximate bytes of the observations and actions in one part."""
 
 _ROWS = ("observation", "action", "reward", "terminated", "truncated", "valid", "cut_off")
 _FIRST_ROW, _FINALS, _NEWEST = "first_row", "final_rows", "newest_observation"

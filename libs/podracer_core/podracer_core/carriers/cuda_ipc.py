@@ -71,7 +71,7 @@ class CudaIpc(Staging):
 
     @classmethod
     def receiving(cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory) -> CudaIpc:
-        """For what the other side exports."""
+        """The receiving side, for the memory that the other side exports."""
         return cls(layout, device, device_memory)
 
     @property

@@ -148,7 +148,7 @@ def choose(
 
 
 def carrier_name(kind: tensor_pb2.CarrierKind.ValueType) -> str:
-    """For a log: `shared memory`."""
+    """The name of a carrier for a log: `shared memory`."""
     names = {INLINE: "inline", SHARED_MEMORY: "shared memory", CUDA_IPC: "CUDA IPC"}
     return names.get(kind, f"carrier {kind}")
 

@@ -157,7 +157,7 @@ class SlotReader:
 
     @property
     def device(self) -> torch.device:
-        """Where what comes is wanted: where the memory lies."""
+        """The device of the memory, where arriving tensors are wanted."""
         return self._staging.device
 
     def read(

@@ -70,7 +70,7 @@ class SlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: `offset_bytes` from the start of the memory, in a slot that was handed over for the
+    """The place of a tensor: `offset_bytes` from the start of the memory, in a slot that was handed over for the
     `generation`th time."""
 
     slot: int

@@ -64,7 +64,7 @@ class StockTradingConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
-        """From JSON values. Raises InvalidInput with every unknown name (and the nearest known one) and wrong value."""
+        """Options from JSON values. Raises InvalidInput with every unknown name (and the nearest) and wrong value."""
         from podracer_core.config.build import Builder  # late: the catalogue does without YAML
         from podracer_core.config.document import Node
 

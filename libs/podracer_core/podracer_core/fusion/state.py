@@ -24,7 +24,7 @@ class Moments:
     squares: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, to be sent."""
+        """The tensors by name, to be sent."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def to(self, device: torch.device | str) -> Moments:

@@ -30,7 +30,7 @@ class Density(ABC):
 
     @abstractmethod
     def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """From the loss's derivatives in log_prob and entropy, [M, B]: those in output [M, B, _] and log_std [M, A]."""
+        """The loss's derivatives in output [M, B, _] and log_std [M, A], from those in log_prob and entropy, [M, B]."""
 
 
 class ActionHead(ABC):
@@ -75,7 +75,7 @@ class ActionHead(ABC):
 
     @abstractmethod
     def greedy_module(self) -> nn.Module:
-        """For use with torch alone: output [B, output_size] -> the greedy action as a user's environment takes it."""
+        """A module of torch alone: output [B, output_size] -> the greedy action as a user's environment takes it."""
 
     def combine(self, output: Tensor) -> Tensor:
         """The outputs of a member's N networks as one: [M, N, B, output_size] -> [M, B, _]. Only the first counts."""

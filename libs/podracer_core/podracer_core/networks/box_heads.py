@@ -158,7 +158,7 @@ class SmoothGaussianHead(SquashedGaussianHead):
 def make_exploration(
     shared: Mapping[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> Exploration:
-    """From the hyperparameters `exploration` and `exploration_period`."""
+    """The exploration of the hyperparameters `exploration` and `exploration_period`."""
     kind, period = shared["exploration"], shared["exploration_period"]
     return Exploration(
         kind,

@@ -72,7 +72,7 @@ class Architecture:
         action_size: int = 0,
         body: Body = "plain",
     ) -> Architecture:
-        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions.
+        """Networks for observations from `space`: a Box, and the pixels of an image if it is uint8 of three dimensions.
 
         Raises InvalidInput for images with another body than the plain one.
         """

@@ -56,7 +56,7 @@ class StackedNormalized:
 
     @torch.no_grad()
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step of the networks `wanted` bool [G]: the running statistics follow."""
+        """Update the running statistics after a gradient step of the networks `wanted` bool [G]."""
         for norm in self._norms:
             norm.follow(wanted.view(-1, 1, 1))
 
@@ -101,7 +101,7 @@ class StackedLayerNorm:
         return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])
 
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step: nothing runs along."""
+        """Do nothing after a gradient step: there are no running statistics."""
 
     @torch.no_grad()
     def initialize(self, seeds: Tensor, identity: int) -> None:

@@ -214,7 +214,7 @@ class StackedResidual:
 
     @torch.no_grad()
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step of the networks `wanted` bool [G]: the running statistics follow; each output's weights
+        """Update the running statistics after a gradient step of the networks `wanted` bool [G]; each output's weights
         come to norm 1, scale and shift of a batch normalization together to √width, RMSNorm's scale to √width."""
         wanted = wanted.view(-1, 1, 1)
         for norm in self._norms.values():

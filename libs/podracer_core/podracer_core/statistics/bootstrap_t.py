@@ -11,8 +11,8 @@ from operator import mul
 from podracer_core.statistics import student_t_quantile
 
 LEAST_RESAMPLES, MOST_RESAMPLES = 999, 3999
-"""So many that `_BEYOND` of them lie beyond the bound, between these limits: 100 values take a fifteenth of a second at
-most. What a level below needs more for is extrapolated."""
+"""Limits of the number of resamples, which is such that `_BEYOND` of them lie beyond the bound: 100 values take a
+fifteenth of a second at most. A level that needs more is extrapolated."""
 _BEYOND = 4
 _LEAST_ERROR = 0.5
 """A resample's standard error counts as this part of the sample's at least: one without the few episodes that failed
@@ -21,7 +21,8 @@ has nearly none, and would make every bound infinite."""
 
 @functools.lru_cache(maxsize=64)
 def bootstrap_t_lower_bound(values: tuple[float, ...], level: float, seed: int) -> float:
-    """What the mean of two `values` or more exceeds with probability 1 - `level`; the same `seed` gives the same bound.
+    """The bound that the mean of two `values` or more exceeds with probability 1 - `level`; the same `seed` gives the
+    same bound.
 
     mean - q * error, where q is the 1 - `level` quantile of (mean* - mean) / error* over resamples, and at least that
     of Student's t: resamples of few different values know too little of what is rare. Below the least level that

@@ -1,4 +1,4 @@
-"""What scores of unequal precision say of what is behind them: an empirical Bayes estimate, by REML.
+"""Estimates of the values behind scores of unequal precision: empirical Bayes, by REML.
 
 A score x_i is the mean of n_i episodes: x_i | θ_i ~ N(θ_i, s² / n_i) and θ_i ~ N(μ, τ²). s² is pooled over all
 episodes, τ² is the residual maximum likelihood estimate, and μ the mean weighted by 1 / (τ² + s² / n_i).
@@ -15,7 +15,7 @@ _STEPS = 50
 
 
 def posterior_means(scores: Sequence[float], episodes: Sequence[int], variances: Sequence[float]) -> tuple[float, ...]:
-    """E[θ_i | x] of each of the `scores`, which are means of so many `episodes` of these sample `variances`.
+    """E[θ_i | x] of each of the `scores`, which are means of `episodes` episodes with sample `variances`.
 
     They are the scores themselves where no episodes differ, or only one is given.
     """

@@ -22,7 +22,7 @@ _BESIDE = ("environment", "replay")
 _PERSONAL = ("random", "optimizer")
 
 EnvironmentState = dict[str, Tensor]
-"""One member's: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
+"""One member's state: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
 
 RESUMED = "resumed"
 _ENVIRONMENT = "environment."

@@ -49,7 +49,7 @@ class MuJoCoEnvironment(VecEnvironment):
     arguments: TaskArguments
 
     def __init_subclass__(cls) -> None:
-        """For those who ask `inspect.signature`: a task takes the fields of its `arguments_type`."""
+        """Give a task the signature with the fields of its `arguments_type`, for callers of `inspect.signature`."""
         super().__init_subclass__()
         *own, _ = list(inspect.signature(MuJoCoEnvironment.__init__).parameters.values())[1:]
         arguments = inspect.signature(cls.arguments_type).parameters.values()
@@ -229,7 +229,7 @@ class MuJoCoEnvironment(VecEnvironment):
             self._starts.forget()
 
     def _go_on(self) -> Tensor:
-        """From the states that the engine has just been given."""
+        """Continue from the states that the engine has just been given."""
         self._started = True
         self._position.copy_(self.position())
         self.observe(self._own_step.observation)

@@ -20,7 +20,7 @@ def names_of(config: StockTradingConfig) -> tuple[Indicator, ...]:
 
 
 def bars_needed(config: StockTradingConfig) -> int:
-    """The first so many bars of a ticker, less one, have no indicators yet."""
+    """Bars of a ticker until all its indicators are known; those before the last of these bars have none yet."""
     _, slow, signal = _MACD
     needed = {
         "macd": slow + signal - 1,

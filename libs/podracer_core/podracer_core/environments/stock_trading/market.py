@@ -1,4 +1,4 @@
-"""From a price table's file to tensors on the device: everything that is done once."""
+"""Preparation of a price table, from its file to tensors on the device: everything that is done once."""
 
 from __future__ import annotations
 
