@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 
 IMPROVEMENT_RUNGS = 3
-"""Over how many of its last rungs a lineage's improvement is measured."""
+"""Number of its last rungs over which a lineage's improvement is measured."""
 
 
 @dataclass(frozen=True, slots=True)

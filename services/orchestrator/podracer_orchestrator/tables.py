@@ -117,7 +117,7 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a lease is held that trains or evaluates: the time since then is not in `active_time_s` yet."""
+    """The start of the time that is not in `active_time_s` yet; set while a lease is held that trains or evaluates."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
@@ -229,7 +229,7 @@ class LeaseRow(Base):
     cost_s: Mapped[float] = mapped_column(default=0.0)
     """For FOLLOW leases: device seconds, counted in the job's cost too."""
     cost_since: Mapped[datetime | None]
-    """Set while a FOLLOW lease is held: the time since then is not in `cost_s` yet."""
+    """The start of the time that is not in `cost_s` yet; set while a FOLLOW lease is held."""
     left_for: Mapped[str] = mapped_column(default="")
     """For FOLLOW leases: the error for which its pod returned it, if there was one."""
     grant_time: Mapped[datetime]

@@ -54,7 +54,7 @@ class ExperimentDisplay:
         self.note(f"{job.spec.display_name}  {snapshot.state.lower()}{best}, {steps}{why}")
 
     def note(self, text: str) -> None:
-        """Something happened around them."""
+        """Show news of the processes around the jobs."""
         self._diagnostics.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
         self._diagnostics.flush()
 

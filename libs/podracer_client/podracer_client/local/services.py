@@ -166,7 +166,7 @@ def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, s
 
 
 def leave_at_once(services: LocalServices, state: StateFolder, run_folder: RunFolder) -> None:
-    """Called from the signal handler: end every process now, and this one."""
+    """End every process now, and this one; called from the signal handler."""
     services.kill()
     state.close()
     run_folder.remove()

@@ -139,7 +139,7 @@ class OnPolicy(Algorithm):
         return rate
 
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
-        """Which members take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
+        """The members that take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
         return self.active
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""From a rollout to what a policy gradient learns from: advantages, targets and weights of all its rows."""
+"""The way from a rollout to what a policy gradient learns from: advantages, targets and weights of all its rows."""
 
 from __future__ import annotations
 

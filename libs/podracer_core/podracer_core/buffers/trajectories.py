@@ -18,7 +18,7 @@ _SPARE_PART = 64
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Which piece of experience each row belongs to: tensors [L, M, E], the oldest of the L rows first.
+    """The piece of experience to which each row belongs: tensors [L, M, E], the oldest of the L rows first.
 
     first, last  int64    rows at which the piece begins and ends
     within       bool     whether the row belongs to a piece at all; where not, the others mean nothing
@@ -189,6 +189,6 @@ def _next_of(flag: Tensor, row: Tensor, none: int) -> Tensor:
 
 
 def _sum_of(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Over rows first … last of every environment: values, first, last [L, M, E] -> [L, M, E]."""
+    """The sum over rows first … last of every environment: values, first, last [L, M, E] -> [L, M, E]."""
     running = values.cumsum(0)
     return running.gather(0, last) - running.gather(0, first) + values.gather(0, first)

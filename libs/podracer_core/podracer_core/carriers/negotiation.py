@@ -1,4 +1,4 @@
-"""Which carrier a stream uses: its opener offers what it can do, and the other side takes the best that both have.
+"""Choice of a stream's carrier: the opener offers what it can do, and the other side takes the best that both have.
 
     cuda_ipc        both compute on the same GPU, which its UUID tells
     shared_memory   both see the same folder, which a nonce file proves: two containers may well use the same path for

@@ -91,7 +91,7 @@ class EvaluationResult:
         )
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
-        """Both results together. Raises InvalidInput if the environment's own statistics differ."""
+        """The sum of both results. Raises InvalidInput if the environment's own statistics differ."""
         if self.statistic != other.statistic:
             message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
             raise InvalidInput(message)

@@ -128,7 +128,7 @@ class StackedNetwork:
 
     @classmethod
     def of(cls, architecture: Architecture, parameters: StackedParameters) -> StackedNetwork:
-        """Over `parameters` (which may have others too); gradients flow into them."""
+        """Networks over `parameters` (which may have others too); gradients flow into them."""
         return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
 
     def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:

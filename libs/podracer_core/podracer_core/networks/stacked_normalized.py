@@ -37,7 +37,7 @@ def layer_norm_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 
 class StackedNormalized:
-    """Over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in, out]."""
+    """Networks over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in, out]."""
 
     def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
         layers = [f"layers.{layer}" for layer in range(len(sizes) - 1)]
@@ -77,7 +77,7 @@ class StackedNormalized:
 
 
 class StackedLayerNorm:
-    """Over tensors [G, …] by the names of `layer_norm_shapes`; weights are [G, in, out].
+    """Networks over tensors [G, …] by the names of `layer_norm_shapes`; weights are [G, in, out].
 
     Each hidden layer: linear, normalized to mean 0 and variance 1 over its outputs, scaled and shifted, activated.
     """

@@ -174,7 +174,7 @@ def _slopes(
 
 
 class StackedResidual:
-    """Over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
+    """Networks over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
 
     weights   of all linear layers
     """

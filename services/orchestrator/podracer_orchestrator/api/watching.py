@@ -34,7 +34,7 @@ REPORTS_S = 0.25
 DRAINING = "draining"
 """A topic that only `drain` touches."""
 PROJECT_PAUSE_S = 0.25
-"""Between two looks at all jobs of a project."""
+"""Time between two looks at all jobs of a project."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_PODS_PAUSE_S = 10.0
 MOST_LOAD = 0.1

@@ -182,7 +182,7 @@ class PoolReconciler(PodObserver):
         return plans, [pod.name for pod in kept if self._is_frozen(pod)]
 
     def _wanted(self, session: Session) -> Mapping[PodKind, int]:
-        """How many pods of each kind."""
+        """The number of pods of each kind that the jobs are to have."""
         wanted: dict[PodKind, int] = {}
         for job_uid, count in self._shares.shares(session).counts.items():
             kind = plan_of(jobs.get_by_uid(session, job_uid)).kind

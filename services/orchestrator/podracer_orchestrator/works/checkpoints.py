@@ -1,4 +1,4 @@
-"""Which checkpoints count, and the exact counters: what a commit makes of a member's and a job's steps and cost.
+"""The checkpoints that count, and the exact counters: the effect of a commit on a member's and a job's steps and cost.
 
 A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
 member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds

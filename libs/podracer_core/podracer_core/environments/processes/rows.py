@@ -97,7 +97,7 @@ class Rows(ABC):
 
 
 def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Mapping[str, Any]:
-    """Both as JSON values; InvalidInput if a batch cannot show or act in them."""
+    """Both spaces as JSON values. Raises InvalidInput if a batch cannot show or act in them."""
     observation_array_space(observation)
     return {
         "observation_space": to_json(from_gymnasium(observation)),
