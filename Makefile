@@ -14,6 +14,7 @@ DESCRIPTORS = dist/podracer.binpb
 PROTOC = cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
 	--proto_path=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 REGISTRY = $(or $(PODRACER_REGISTRY),$(shell sed -n 's/^PODRACER_REGISTRY=//p' .env))
+SITE_ADDRESS ?= 127.0.0.1:8000
 REVISION = PODRACER_REVISION=$${PODRACER_REVISION:-$$(git rev-parse HEAD)}
 PLATFORMS ?= linux/amd64,linux/arm64
 # Layers are found again in the registry: what has not changed since the last release keeps its hash, and is not pulled.
@@ -24,7 +25,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests site serve-site chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -105,6 +106,17 @@ check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and 
 	@$$(command -v actionlint || echo go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12)
 	@$(VENV)-manifests/bin/zizmor --offline .github/workflows
 
+$(VENV)-site/.ready: requirements-site.txt constraints.txt
+	@$(PYTHON) -m venv $(VENV)-site
+	@$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-site.txt
+	@touch $@
+
+site: $(VENV)-site/.ready  ## the documentation in ./site, which a browser also opens from there; broken links are errors
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs build --strict
+
+serve-site: $(VENV)-site/.ready  ## the same on 127.0.0.1:8000, built again at each change
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs serve --strict --dev-addr $(SITE_ADDRESS)
+
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos.json} $(BIN)/python -m pytest tests/chaos -s
 
@@ -166,4 +178,4 @@ bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
 
 clean:  ## remove what setup and tools made
-	@rm -rf $(VENV) $(VENV)-manifests .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

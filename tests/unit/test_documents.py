@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import shutil
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import podracer
+from podracer_client.command.application import application
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
@@ -83,6 +87,31 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)(?: |$)(?=\s*(?:#|$))", text, re.MULTILINE):
         assert set(target) & targets, target
+
+
+def test_the_site_names_every_page() -> None:
+    """In mkdocs.yml; `make site` refuses what is missing too."""
+    text, docs = (ROOT / "mkdocs.yml").read_text(), ROOT / "docs"
+    named = set(re.findall(r"[\w/-]+\.md\b", text))
+    named |= {
+        str(page.relative_to(docs)) for folder in re.findall(r"(\w+)/\*", text) for page in docs.glob(f"{folder}/*.md")
+    }
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    assert pages <= named
+    assert {page for page in named - pages if not page.startswith("reference/")} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_have_the_options_that_a_document_shows(document: Path) -> None:
+    for line in "\n".join(re.findall(r"```sh.*?\n(.*?)```", document.read_text(), re.DOTALL)).splitlines():
+        program, *words = shlex.split(line.split(" && ")[0], comments=True) or [""]
+        if program != "podracer":
+            continue
+        command = get_command(application)
+        while isinstance(command, TyperGroup):
+            command = command.commands[words.pop(0)]
+        with command.make_context(line, [], resilient_parsing=True) as context:
+            command.make_parser(context).parse_args([word for word in words if word != "&"])
 
 
 def test_what_other_libraries_names_become_is_there() -> None:

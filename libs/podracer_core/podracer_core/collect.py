@@ -124,7 +124,7 @@ class Collector:
             self._begin_episodes()
 
     def _begin_episodes(self) -> None:
-        """Those that the environments have just begun."""
+        """Begin to count the episodes that the environments have just begun."""
         self._episodes.reset()
         if self._ages is not None and self.environment.set_ages(self._ages.flatten()):
             self._episodes.begin_aged(self._ages > 0)
@@ -170,7 +170,7 @@ class EpisodeTracker:
         self._aged = torch.zeros(members, num_envs, dtype=torch.bool, device=device)
 
     def reset(self) -> None:
-        """Every environment starts a new episode."""
+        """Forget the current episodes: every environment starts a new one."""
         for carried in self._carried().values():
             carried.zero_()
 
@@ -191,7 +191,7 @@ class EpisodeTracker:
         before = torch.cat([torch.zeros_like(end_row[:1]), end_row[:-1]])
 
         def since_start(total: Tensor, carried: Tensor) -> Tensor:
-            """Of running totals [T + 1, M, E]: the part of each row's own episode."""
+            """The part of each row's own episode in running totals [T + 1, M, E]."""
             return total[1:] - total.gather(0, before) + torch.where(before == 0, carried, 0)
 
         def running(values: Tensor) -> Tensor:

@@ -159,8 +159,8 @@ def minibatch_keys(seeds: Tensor) -> Tensor:
 
 
 def learner_seeds(seeds: Tensor, rank: int) -> Tensor:
-    """What the updates of a learner draw by, int64 [M] -> [M]: several of one cohort draw different numbers. Those of
-    rank 0 are the agents' own."""
+    """Seeds of the updates of a learner, int64 [M] -> [M]: several of one cohort draw different numbers. Those of rank
+    0 are the agents' own."""
     return derive_key(seeds, _LEARNER, rank) if rank else seeds
 
 

@@ -57,7 +57,7 @@ class PolicyEvaluation:
         screening: bool,
         required_score: float | None = None,
     ) -> tuple[tuple[EvaluationResult, ...], float]:
-        """One result an agent, and the seconds that it took. Raises InvalidInput for agents or tensors of others."""
+        """A result for each agent, and the seconds that it took. Raises InvalidInput for other agents or tensors."""
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
             raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'no agent was named'}")

@@ -50,7 +50,7 @@ class _Order:
     tensors: dict[str, Tensor]
 
     def gives_way_to(self, newer: _Order) -> bool:
-        """Only looks do: a candidate has been chosen, and its answer is awaited."""
+        """Whether a newer order replaces this one. Only looks give way: a chosen candidate awaits its answer."""
         progress = agent_pb2.EVALUATION_PURPOSE_PROGRESS
         both = self.message.purpose == newer.message.purpose == progress
         return both and list(self.message.agents) == list(newer.message.agents)

@@ -89,8 +89,8 @@ class Agent:
 
     @property
     def merit(self) -> float | None:
-        """What donors and agents that give way are compared by: the last round, or the candidate of one that trains no
-        more. The best of many rounds against another's last would compare luck."""
+        """The score by which donors and agents that give way are compared: the last round's, or the candidate's of an
+        agent that trains no more. The best of many rounds against another's last would compare luck."""
         return self.best_score if self.score is None or self.state not in ALIVE else self.score
 
 

@@ -81,7 +81,7 @@ class Breeding:
         self._shapes[agent.shape] -= 1
 
     def newcomer(self, vacancy: Vacancy) -> NewAgent:
-        """For a free place: FRESH until the population has once been full, then a child if possible."""
+        """A new agent for a free place: FRESH until the population has once been full, then a child if possible."""
         was_full = self._population.created + len(self.created) >= self._rules.population
         return (self.exploit_or_explore(vacancy) if was_full else None) or self.fresh(vacancy)
 

@@ -13,11 +13,11 @@ class Changes:
         self.is_draining = False
 
     def next_change(self) -> asyncio.Event:
-        """Set at the first `ring` after this call. Take it before reading the state: then no change is missed."""
+        """An event that the first `ring` after this call sets. Take it before reading the state, to miss no change."""
         return self._event
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Report a change to all watchers."""
         self._event.set()
         self._event = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What the elites have in common, and how each lineage does."""
+"""Statistics of the elites' hyperparameters, and the progress of each lineage."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from podracer_core.catalogue.ranges import HyperparameterValue, IntegerInterval, Interval, Range
 
 IMPROVEMENT_RUNGS = 3
-"""Over how many of its last rungs a lineage's improvement is measured."""
+"""Number of its last rungs over which a lineage's improvement is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class EliteStatistics:
-    """Of n continuous hyperparameters: mean [n] and covariance [n, n], in the logarithm where that is searched."""
+    """Mean [n] and covariance [n, n] of n continuous hyperparameters, of the logarithm where that is searched."""
 
     names: tuple[str, ...]
     logarithmic: tuple[bool, ...]

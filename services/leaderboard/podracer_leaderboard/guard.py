@@ -45,7 +45,7 @@ _PARENTS = {Start.FRESH: (0, 0), Start.COPY: (1, 1), Start.NOISE: (1, 1), Start.
 
 @dataclass(frozen=True, slots=True)
 class GeneratorProblem:
-    """Why a generator's answer was not used: one sentence, and its traceback if it raised."""
+    """The reason why a generator's answer was not used: one sentence, and its traceback if it raised."""
 
     message: str
     detail: str = ""

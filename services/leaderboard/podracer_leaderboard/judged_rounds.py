@@ -1,4 +1,4 @@
-"""What rounds have told, read from their rows: curves, rungs, all progress, and how fast cohorts of a size are."""
+"""Results of rounds, read from their rows: curves, rungs, all progress, and the speed of cohorts of a size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_ROUNDS = 128
 """Rounds on either side of an effort that a rung is read from at most, the nearest: a job of any age is quick."""
 
 FEW_EFFORTS = 8
-"""So many are looked up one by one."""
+"""Most efforts that are looked up one by one."""
 
 MAX_WINDOW = 8192
 """Rounds that are read at once for more, those of the greatest effort; what lies below is looked up one by one."""
@@ -93,7 +93,7 @@ def load_limits(session: Session, board: str, shapes: Iterable[Shape], places: i
 def record_throughput(
     session: Session, board: str, shape: Shape, member_count: int, env_steps: int, cost_s: float
 ) -> None:
-    """One member of a cohort of `member_count` has ended its round; nothing for one without steps or cost."""
+    """Count one member's round in a cohort of `member_count`; a round without steps or cost does not count."""
     if member_count < 1 or env_steps < 1 or cost_s <= 0.0:
         return
     key = shape_key(shape)

@@ -49,7 +49,7 @@ class Listings:
         return leaderboard_pb2.ListAgentsResponse(agents=map(messages.agent, rows), next_page_token=token)
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
-        """With its ancestors, parents first, and its children. Raises NotFound."""
+        """An agent with its ancestors, parents first, and its children. Raises NotFound."""
         messages.check_agent(name, "name")
 
         def operation(session: Session) -> leaderboard_pb2.GetAgentResponse:
@@ -68,7 +68,8 @@ class Listings:
         return await self._database.read(operation)
 
     async def statistics(self, request: leaderboard_pb2.GetStatisticsRequest) -> leaderboard_pb2.GetStatisticsResponse:
-        """Of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not searched."""
+        """Statistics of the elites, the candidates on the board. Raises InvalidInput for an algorithm that is not
+        searched."""
         messages.check_leaderboard(request.leaderboard)
 
         def operation(session: Session) -> tuple[SearchSpace, list[agent_pb2.AgentSpec], Sequence[LineageStatistics]]:

@@ -196,7 +196,7 @@ def stream(seed: int, name: str, number: int) -> Random:
 def _new_spec(
     board: BoardRow, competition: Competition, algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]
 ) -> agent_pb2.AgentSpec:
-    """Of the board's next agent, which gets its number, name and seed."""
+    """The spec of the board's next agent, which gets its number, name and seed."""
     board.agent_count += 1
     return agent_pb2.AgentSpec(
         name=messages.agent_name(board.job, board.agent_count),
@@ -233,7 +233,7 @@ def _initialization(new: NewAgent, parents: list[AgentRow], noise_seed: int) -> 
 
 
 def _hyperparameters(founder: evolution_pb2.Founder) -> dict[str, HyperparameterValue]:
-    """All of them, defaults filled in. Raises InvalidInput for an unknown one, or a value that it cannot have."""
+    """All hyperparameters, with defaults filled in. Raises InvalidInput for an unknown name or a wrong value."""
     info = find_algorithm(founder.algorithm)
     values: dict[str, HyperparameterValue] = info.defaults()
     given = hyperparameters_from_message(founder.hyperparameters)

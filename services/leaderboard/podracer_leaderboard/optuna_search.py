@@ -90,7 +90,7 @@ class SuggestedBreeding(Breeding):
         self._suggestions: Suggestions | None = None
 
     def exploit_or_explore(self, vacancy: Vacancy) -> NewAgent | None:
-        """From a better agent's weights; from nothing with the exploration probability, or where none fit."""
+        """A child of a better agent; a fresh agent with the exploration probability, or if no donor's weights fit."""
         explores = self._random.random() < self._rules.exploration
         algorithm, values = self._suggested(vacancy)
         weights = weights_shape(algorithm, values)

@@ -20,7 +20,7 @@ from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Up
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What counts of a checkpoint: an evaluation, its finite score, and whether it is a challenge."""
+    """The judgement of a checkpoint: an evaluation, its finite score, and whether it is a challenge."""
 
     evaluation: agent_pb2.Evaluation
     score: float
@@ -28,16 +28,16 @@ class Judged:
 
     @property
     def order(self) -> tuple[float, float]:
-        """By what candidates are compared; larger is better."""
+        """The order of candidates; larger is better."""
         return self.score, self.evaluation.mean
 
     @property
     def prefix(self) -> str:
-        """Of the checkpoint."""
+        """The prefix of the checkpoint."""
         return self.evaluation.checkpoint.prefix
 
     def entry(self, agent: AgentRow, order: int) -> Entry:
-        """As the ranking sees it."""
+        """The candidate as an entry of the ranking."""
         return Entry(agent.name, agent.lineage, self.score, self.evaluation.mean, order, self.confirmed)
 
 
@@ -51,7 +51,7 @@ def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung:
 
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
-    """What counts of the checkpoint of `own`, the evaluation that it was found by."""
+    """The judgement of the checkpoint of `own`: its challenge if there was one, else `own` itself."""
     return next(iter(_confirmed(session, board.name, updater, own.evaluation.agent, own.prefix)), own)
 
 
@@ -98,7 +98,8 @@ def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agen
 
 
 def _keep_best(session: Session, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
-    """What children of `agent` start from: the best that is confirmed, unless another checkpoint promises more."""
+    """Keep the policy from which children of `agent` start: the best confirmed one, unless another checkpoint promises
+    more."""
     former = _prefix(agent.best_evaluation)
     if agent.best_score is None or (former != challenged and confirmed.score <= agent.best_score):
         return

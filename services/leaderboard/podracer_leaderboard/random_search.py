@@ -11,9 +11,9 @@ from podracer_leaderboard.seating import seat
 
 
 class RandomSearch(Generator):
-    """As many independent agents as the population, which train on, round after round, until the budget ends.
+    """Independent agents, as many as the population holds, that train on, round after round, until the budget ends.
 
-    They begin as a tournament's do: of each algorithm the first with the defaults, the others drawn from the space, in
+    They begin like a tournament's: of each algorithm the first with the defaults, the others drawn from the space, in
     as few shapes. The agent with the fewest rounds is next, so all get as much of the budget as rounds and shapes
     allow. No agent is copied, stopped or replaced; the place of one that failed goes to a fresh one. Rounds, pods,
     evaluation and the leaderboard are those of the other generators: what these do better is their selection's work.

@@ -1,5 +1,5 @@
-"""How large a round is: its steps and seconds, stretched for agents that improve; and how many agents of one shape a
-pod best trains at once, from what rounds have measured. The orchestrator cuts a round to the budget."""
+"""The size of a round: its steps and seconds, stretched for agents that improve; and, from what rounds have measured,
+the number of agents of one shape that a pod best trains at once. The orchestrator cuts a round to the budget."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ PATIENCE_ROUNDS = 4.0
 """Rounds of a size before half of it is tried, which may waste up to half of two rounds."""
 
 PAYS = 1.1
-"""What twice the size has to gain for a still larger one to be tried."""
+"""Gain in throughput that twice the size must have for a still larger one to be tried."""
 
 CLEARLY = 1.05
-"""What a smaller size has to gain to be preferred: agents that go on together stay in the memory of their pod."""
+"""Gain in throughput that a smaller size must have to be preferred: agents that train on together stay in the memory of
+their pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a job may still reserve for all of its agents together; infinite without a limit."""
+    """The rest that a job may still reserve for all of its agents together; infinite without a limit."""
 
     env_steps: float = math.inf
     cost_s: float = math.inf
@@ -76,7 +77,7 @@ def agent_stretch(curve: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What rounds of one shape and size did: steps and device seconds of all members together."""
+    """Throughput of rounds of one shape and size: steps and device seconds of all members together."""
 
     env_steps: float
     cost_s: float
@@ -88,7 +89,7 @@ class Throughput:
         return self.env_steps / self.cost_s
 
     def with_member(self, env_steps: int, cost_s: float, member_count: int) -> Throughput:
-        """After one member more has reported its round; older rounds count ever less, the last eight or so matter.
+        """The throughput with one more member's round; older rounds count ever less, the last eight or so matter.
 
         A member's cost is already its share of the pod's time, so members' costs add up to device seconds.
         """

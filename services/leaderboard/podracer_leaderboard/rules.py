@@ -49,5 +49,5 @@ class Rules(Evolution):
         return max(2, self.population // 4)
 
     def effort(self, env_steps: int, cost_s: float) -> float:
-        """What lines are compared by: environment steps where rounds are in steps, else device seconds / M."""
+        """The effort by which lines are compared: environment steps if rounds are in steps, else device seconds / M."""
         return float(env_steps) if self.round_env_steps else cost_s

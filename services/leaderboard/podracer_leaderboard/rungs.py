@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
 
+from podracer_core.statistics.shrinkage import posterior_means
 from podracer_leaderboard.rules import Rules
 
 MINIMUM_PEERS = 4
@@ -16,13 +16,10 @@ AS_FAR = 0.97
 """A line has come as far as another where it has had this part of its effort: timed rounds differ a little."""
 
 SAME_FROM, SAME_TO = 0.75, 1.1
-"""From which to which part of an agent's effort another's round counts as of the same effort."""
-
-MOST_SHRINKAGE = 32.0
-"""Greatest k of `shrunken`: even a rung whose differences look like noise is ranked by its means."""
+"""Bounds, as parts of an agent's effort, between which another's round counts as of the same effort."""
 
 HALVING = 0.5
-"""What part of a rung is stopped at a milestone: successive halving with eta = 2."""
+"""Part of a rung that is stopped at a milestone: successive halving with eta = 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class LineRound:
     """A judged round of an agent: the effort of its line, its ancestors' included, before and after it, and the score.
 
     Effort is environment steps where the job's rounds are in steps, else cost: device seconds / M. `reached` is what
-    the line has come to since. `score` is the mean of so many `episodes` of this `variance`.
+    the line has come to since. `score` is the mean of `episodes` episodes whose variance is `variance`.
     """
 
     agent: str
@@ -111,21 +108,12 @@ class Rungs(Mapping[str, tuple[float, ...]]):
 
 
 def shrunken(rounds: Sequence[LineRound]) -> tuple[float, ...]:
-    """The scores of a rung, each drawn to their mean by as much as its episodes leave open; as they are where all had
-    equally many.
-
-    The posterior means n / (n + k) of the way from the rung's mean to x, where x ~ N(θ, s² / n), θ ~ N(μ, τ²) and
-    k = s² / τ²: s² pooled over all episodes, τ² what the scores vary by beyond their own errors.
-    """
-    scores = [each.score for each in rounds]
-    freedom = sum(each.episodes - 1 for each in rounds)
-    noise = sum((each.episodes - 1) * each.variance for each in rounds) / max(freedom, 1)
-    if noise <= 0.0 or len({each.episodes for each in rounds}) == 1:
+    """The scores of a rung, each drawn to their mean by as much as its episodes leave open (`posterior_means`); as they
+    are where all had equally many, which leaves their order as it is."""
+    scores, episodes = [each.score for each in rounds], [each.episodes for each in rounds]
+    if len(set(episodes)) == 1:
         return tuple(scores)
-    middle = fmean(scores)
-    spread = variance(scores) - fmean(noise / each.episodes for each in rounds)
-    k = noise / max(spread, noise / MOST_SHRINKAGE)
-    return tuple(middle + each.episodes / (each.episodes + k) * (each.score - middle) for each in rounds)
+    return posterior_means(scores, episodes, [each.variance for each in rounds])
 
 
 def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
@@ -141,7 +129,7 @@ def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
 
 
 def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
-    """What part of its rung an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
+    """The part of its rung that an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
 
     The job's `replaced_fraction`; with adaptive rounds half, where the last round has passed a milestone. Milestones
     are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with

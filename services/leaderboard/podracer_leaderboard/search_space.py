@@ -24,7 +24,8 @@ def shape_of(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue])
 
 
 def weights_shape(algorithm: str, hyperparameters: Mapping[str, HyperparameterValue]) -> Shape:
-    """What may not change if an agent is to keep its weights: of its shape, the part that its network depends on."""
+    """The part of an agent's shape that its network depends on: it may not change if the agent is to keep its
+    weights."""
     knobs = find_algorithm(algorithm).hyperparameters
     network = sorted(knob.name for knob in knobs if not knob.keeps_weights)
     return algorithm, tuple((name, hyperparameters[name]) for name in network)
@@ -81,7 +82,7 @@ class SearchSpace:
     def cross(
         self, parents: Sequence[Mapping[str, HyperparameterValue]], algorithm: str, random: Random
     ) -> dict[str, HyperparameterValue]:
-        """Each searched hyperparameter of a member from one of its parents, drawn for it; the others are alike.
+        """A child's hyperparameters: each searched one of a member from a random parent; the others are alike.
 
         One parent's own value has proved itself, which a mean of both has not.
         """

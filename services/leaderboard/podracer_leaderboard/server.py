@@ -65,7 +65,7 @@ METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method i
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardConfig(ControlSettings):
-    """What every control service reads."""
+    """The settings of the leaderboard: those that every control service reads."""
 
 
 async def create_leaderboard_server(config: LeaderboardConfig, database: Database) -> AioRpcServer:

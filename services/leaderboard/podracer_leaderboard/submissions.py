@@ -92,7 +92,7 @@ def _submit(
 
 
 def _variance(evaluation: agent_pb2.Evaluation) -> float:
-    """Of its episodes; none where that is no number, or where all are alike."""
+    """The variance of its episodes; 0 if it is not a finite number, or if all are alike."""
     deviation = evaluation.standard_deviation
     return deviation**2 if math.isfinite(deviation) and not evaluation.deterministic else 0.0
 

@@ -101,7 +101,7 @@ class AgentRow(Tables, kw_only=True):
 
 
 class ParentRow(Tables, kw_only=True):
-    """That `parent` gave weights to the agent `child`."""
+    """A parent of an agent: `parent` gave weights to `child`."""
 
     __tablename__ = "parents"
     __table_args__ = (Index(None, "parent"),)
@@ -144,7 +144,7 @@ class RoundRow(Tables, kw_only=True):
 
 
 class ThroughputRow(Tables, kw_only=True):
-    """What rounds of one shape and cohort size did, all members together; see `round_budget.Throughput`."""
+    """Throughput of rounds of one shape and cohort size, all members together; see `round_budget.Throughput`."""
 
     __tablename__ = "throughputs"
 

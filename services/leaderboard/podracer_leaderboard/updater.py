@@ -136,7 +136,7 @@ def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: 
 
 
 def admission_score(entries: Iterable[Entry], size: int) -> float | None:
-    """What a new agent's candidate has to exceed to enter; None while there is room."""
+    """The score that a new agent's candidate has to exceed to enter; None while there is room."""
     board = ranked(entries)
     return board[-1].score if len(board) >= size else None
 

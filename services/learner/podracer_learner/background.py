@@ -35,7 +35,7 @@ class BackgroundTask(Generic[Result]):
             return
 
     def result(self, check: Callable[[], None] = lambda: None) -> Result:
-        """Its result, or raises its error; `check` is called while waiting."""
+        """The result of the function; raises its error. `check` is called while waiting."""
         while not self.done:
             check()
             self.wait(_POLL_S)

@@ -107,7 +107,7 @@ class CheckpointWriter:
         return references
 
     def committed(self, references: Sequence[agent_pb2.CheckpointReference]) -> None:
-        """These are committed: their files are not deleted, so later checkpoints may refer to them."""
+        """Note committed checkpoints: their files are not deleted, so later checkpoints may refer to them."""
         for reference in references:
             if reference.prefix in self._files:
                 member, files = self._files.pop(reference.prefix)

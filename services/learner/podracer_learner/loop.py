@@ -135,7 +135,7 @@ class LeaseLoop:
 
     @staticmethod
     def _count(lease: pod_service_pb2.Lease, result: str) -> None:
-        """For the metrics and the span of the work: how it ended."""
+        """Note in the metrics and the span of the work how it ended."""
         metrics.WORKS.add(kind=lease.WhichOneof("work") or "", result=result)
         current().set(result=result)
 

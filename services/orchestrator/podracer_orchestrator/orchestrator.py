@@ -80,12 +80,12 @@ class Orchestrator:
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
         self.storing = asyncio.Lock()
-        """Held from storing an uploaded object until recording it, and while deleting one."""
+        """Lock that is held from storing an uploaded object until recording it, and while deleting one."""
         self.retention = RetentionTask(transactions, board, self._delivery, store, self.storing, self.clock, config)
         self._config = config
         self._channel = channel
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once a task has failed: the process should end then."""
+        """Future that is done once a task has failed: the process should end then."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod

@@ -44,7 +44,7 @@ REQUEST_TYPES: dict[str, type[Message]] = {
 ROWS_AT_ONCE = 100
 """Read at once for delivery."""
 MAX_EVALUATIONS = 500
-"""In one call."""
+"""Evaluations in one call."""
 
 
 _INSERT = insert(OutboxRow)

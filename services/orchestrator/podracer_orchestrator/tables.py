@@ -117,7 +117,7 @@ class JobRow(Base):
     evaluation_cost_s: Mapped[float] = mapped_column(default=0.0)
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     active_since: Mapped[datetime | None]
-    """Set while a lease is held that trains or evaluates: the time since then is not in `active_time_s` yet."""
+    """The start of the time that is not in `active_time_s` yet; set while a lease is held that trains or evaluates."""
     time_to_target_s: Mapped[float | None]
     best: Mapped[bytes | None]
     best_score: Mapped[float | None]
@@ -166,18 +166,18 @@ class WorkRow(Base):
     problem: Mapped[bytes | None]
     evaluation: Mapped[bytes | None]
     checkpoint: Mapped[str | None] = mapped_column(index=True)
-    """Of CHALLENGE: the prefix. No checkpoint is challenged twice."""
+    """For CHALLENGE works: the checkpoint's prefix. No checkpoint is challenged twice."""
     contest: Mapped[str] = mapped_column(default="")
-    """Of CONTEST: the evaluated side, `champion` or `challenger` (`contests`)."""
+    """For CONTEST works: the evaluated side, `champion` or `challenger` (`contests`)."""
     result: Mapped[bytes | None]
-    """Of CONTEST: the Evaluation."""
+    """For CONTEST works: the Evaluation."""
     claimed_score: Mapped[float | None]
     claims_target: Mapped[bool] = mapped_column(default=False)
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)
     create_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
     members: Mapped[list[MemberRow]] = relationship(order_by="MemberRow.position", passive_deletes="all")
-    """Of TRAIN and RETRAIN, once its agents are known, in the order of the cohort."""
+    """Members of TRAIN and RETRAIN works, once the agents are known, in the order of the cohort."""
 
 
 class MemberRow(Base):
@@ -223,15 +223,15 @@ class LeaseRow(Base):
     active_time_s: Mapped[float] = mapped_column(default=0.0)
     """Active time of the job when the lease was granted."""
     lead_fence: Mapped[int | None] = mapped_column(index=True)
-    """Of FOLLOW: the fence of the lease that it follows."""
+    """For FOLLOW leases: the fence of the lease that it follows."""
     rank: Mapped[int | None]
-    """Of FOLLOW: its place in the team, 1 or more."""
+    """For FOLLOW leases: its place in the team, 1 or more."""
     cost_s: Mapped[float] = mapped_column(default=0.0)
-    """Of FOLLOW: device seconds, counted in the job's cost too."""
+    """For FOLLOW leases: device seconds, counted in the job's cost too."""
     cost_since: Mapped[datetime | None]
-    """Set while a FOLLOW lease is held: the time since then is not in `cost_s` yet."""
+    """The start of the time that is not in `cost_s` yet; set while a FOLLOW lease is held."""
     left_for: Mapped[str] = mapped_column(default="")
-    """Of FOLLOW: the error for which its pod returned it, if there was one."""
+    """For FOLLOW leases: the error for which its pod returned it, if there was one."""
     grant_time: Mapped[datetime]
     end_time: Mapped[datetime | None]
 

@@ -56,7 +56,7 @@ async def test_a_claim_of_the_target_is_evaluated_with_fresh_seeds(site):
     assert [(policy.agent, policy.checkpoint) for policy in work.policies] == [(candidate.agent, candidate.checkpoint)]
     assert (work.purpose, work.ensemble, work.timeout.seconds) == (CHALLENGE, "", 600)
     assert work.environment.id == "CartPole-v1"
-    assert len(set(work.seeds)) == 32
+    assert len(set(work.seeds)) == 100
     assert set(work.seeds).isdisjoint(candidate.seeds)
     assert min(work.seeds) >= 0
     assert await learner.renew() == pod_pb2.LEASE_ACTION_CONTINUE
@@ -86,22 +86,24 @@ async def test_a_claim_that_fails_is_no_end_and_is_not_heard_twice(site):
 
 
 async def test_each_further_claim_of_the_target_has_to_be_surer(site):
-    """Worked by hand: t for 31 degrees is 2.040 at 2.5 %, 2.531 at 0.83 %, so 4.5 below the mean become 5.6."""
+    """The error is 25 / √99 = 2.51; at 3.04 % the bound is 1.9 of it below the mean, at 0.76 % 2.5 or more."""
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
 
-    async def claim(mean, lower_bound):
+    async def claim(mean):
         await train(learner, 480.0)
         assert (await learner.ask()).WhichOneof("work") == "evaluate"
         result = learner.evaluate_result(score=mean)
-        result.evaluation.lower_bound = lower_bound
+        result.evaluation.returns[:] = [mean - 25.0, mean + 25.0] * 50
         await learner.complete(evaluate=result)
         return (await site.job(job.name)).state == job_pb2.JOB_STATE_SUCCEEDED
 
-    assert not await claim(480.0, 470.0)
-    assert not await claim(480.0, 475.5)
-    assert "scores 474.4" in (await events(site, job, "CHALLENGE_FAILED"))[1].message
-    assert await claim(480.0, 477.0)
+    assert not await claim(478.0)
+    assert not await claim(480.7)
+    first, second = await events(site, job, "CHALLENGE_FAILED")
+    assert "scores 473." in first.message and "claim 1, at the level 3.04%" in first.message
+    assert "scores 474." in second.message and "claim 2, at the level 0.76%" in second.message
+    assert await claim(484.0)
 
 
 async def test_a_first_place_that_is_confirmed_above_the_target_claims_that_too(site):
@@ -480,6 +482,7 @@ async def test_a_claim_that_waits_to_be_paid_for_claims_a_lowered_target_at_once
     await _aim_at(site, job, 350.0)
     lease = await learner.ask()
     assert lease.evaluate.policies[0].checkpoint == candidate.checkpoint
+    assert len(set(lease.evaluate.seeds)) == 100
     await learner.complete(evaluate=learner.evaluate_result(score=360.0))
     assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_TARGET_REACHED
     (passed,) = await events(site, job, "CHALLENGE_PASSED")

@@ -231,21 +231,21 @@ class PodLab(ServiceProcesses):
 @pytest.fixture
 def lab() -> Iterator[PodLab]:
     """A lab for one test."""
-    with _new_lab() as lab:
+    with new_lab() as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
 def shared_lab() -> Iterator[PodLab]:
     """A lab whose processes all tests of a module use."""
-    with _new_lab() as lab:
+    with new_lab() as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
 def fused() -> Iterator[PodLab]:
     """A fused pod that all tests of a module give work to."""
-    with _new_lab() as lab:
+    with new_lab() as lab:
         lab.start_learner(allow_user_code="true")
         yield lab
 
@@ -253,7 +253,7 @@ def fused() -> Iterator[PodLab]:
 @pytest.fixture(scope="module")
 def split() -> Iterator[PodLab]:
     """A split pod that all tests of a module give work to."""
-    with _new_lab() as lab:
+    with new_lab() as lab:
         lab.start_split()
         yield lab
 
@@ -266,7 +266,7 @@ def pod(request: pytest.FixtureRequest) -> PodLab:
 
 
 @contextlib.contextmanager
-def _new_lab() -> Iterator[PodLab]:
+def new_lab() -> Iterator[PodLab]:
     # Short: a unix socket's path has room for 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="pod-"))
     lab = PodLab(folder)

@@ -79,6 +79,16 @@ def test_the_score_is_the_objective_s_statistic(board: leaderboard_pb2.Leaderboa
     assert leaderboard_text(board).splitlines()[1].split()[3:5] == ["-180.0", "-180.0"]
 
 
+def test_beside_the_mean_stands_what_is_left_of_it_once_luck_is_taken_away(board: leaderboard_pb2.Leaderboard) -> None:
+    """As in tests/unit/evaluate/test_shrinkage.py."""
+    for candidate, mean, episodes in zip(board.candidates, (20.0, 0.0), (32, 8), strict=True):
+        candidate.evaluation.mean, candidate.evaluation.standard_deviation = mean, 10.0
+        candidate.evaluation.returns[:] = [mean] * episodes
+    head, first, _, second, _ = leaderboard_text(board).splitlines()
+    assert head.split()[4:6] == ["mean", "corrected"]
+    assert (first.split()[4:6], second.split()[4:6]) == (["20.0", "19.8"], ["0.00", "0.62"])
+
+
 def test_an_empty_ranking() -> None:
     board = leaderboard_pb2.Leaderboard(name="projects/default/leaderboards/x", agent_count=3)
     assert leaderboard_text(board) == "projects/default/leaderboards/x: no agent is ranked yet; 3 agents so far\n"

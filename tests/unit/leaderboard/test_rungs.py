@@ -145,17 +145,17 @@ def judged(*rounds: tuple[float, int, float]) -> list[LineRound]:
     ]
 
 
-def test_few_episodes_are_drawn_further_to_the_rungs_mean_worked_by_hand() -> None:
-    """s² = 100, errors 100 / 8 and three times 100 / 32, 5.46875 on average; the scores vary by 500 / 3, so
-    τ² = 161.198 and k = 0.62035: 8 / 8.62035 of the way from 15 to 0, 32 / 32.62035 to the others."""
-    rung = shrunken(judged((0.0, 8, 100.0), (10.0, 32, 100.0), (20.0, 32, 100.0), (30.0, 32, 100.0)))
-    assert rung == pytest.approx([1.0795, 10.0951, 19.9049, 29.7147], abs=1e-4)
+def test_few_episodes_are_drawn_further_to_the_rungs_mean() -> None:
+    """As the two scores in tests/unit/evaluate/test_shrinkage.py, worked by hand there."""
+    assert shrunken(judged((0.0, 8, 100.0), (20.0, 32, 100.0))) == pytest.approx([0.625, 19.84375])
 
 
 def test_whoever_had_eight_episodes_is_not_last_for_a_difference_that_is_noise() -> None:
-    """The scores vary by 26 / 3, less than their errors of 21.9, so k is 32: a fifth of the way for 8, half for 32."""
+    """The scores vary by 26 / 3, less than their errors of 21.9, so τ² is the least, 12.5: a fifth of the way for 8,
+    half for 32, from 39.2 / 3.4, where each score weighs 1 / (12.5 + its error)."""
+    middle = 39.2 / 3.4
     rung = shrunken(judged((8.0, 8, 400.0), (9.0, 32, 400.0), (13.0, 32, 400.0), (14.0, 32, 400.0)))
-    assert rung == pytest.approx([11 - 0.2 * 3, 11 - 0.5 * 2, 12.0, 12.5])
+    assert rung == pytest.approx([middle + (8 - middle) / 5, *((middle + each) / 2 for each in (9, 13, 14))])
     assert [is_at_bottom(score, rung, 0.25) for score in rung] == [False, True, False, False]
 
 

@@ -8,31 +8,35 @@ import pytest
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.outcomes.claims import FALSE_CLAIMS, corrected_score, level
 from podracer_orchestrator.tables import JobRow
 
-TWO_EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0], mean=100.0, lower_bound=100 - 10 / math.tan(math.pi / 40))
+EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0] * 50, mean=100.0, lower_bound=98.0)
 
 
-def plan(statistic: str = "TARGET_STATISTIC_LOWER_BOUND") -> JobPlan:
+def job(statistic: str = "TARGET_STATISTIC_LOWER_BOUND") -> JobRow:
     spec = job_pb2.JobSpec(objective={"target_return": 50.0, "statistic": statistic})
-    return plan_of(JobRow(spec=spec.SerializeToString()))
+    return JobRow(spec=spec.SerializeToString())
 
 
 def test_all_claims_of_a_job_together_err_as_often_as_one_may() -> None:
-    assert [level(number) for number in (1, 2, 3)] == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12])
-    assert sum(map(level, range(1, 10_000))) == pytest.approx(FALSE_CLAIMS * (1 - 1 / 10_000))
+    assert [level(number) for number in (1, 2, 3)] == pytest.approx([0.030396, 0.030396 / 4, 0.030396 / 9], rel=1e-4)
+    assert sum(map(level, range(1, 10_000))) == pytest.approx(FALSE_CLAIMS, rel=1e-4)
+    assert sum(map(level, range(1, 10_000))) < FALSE_CLAIMS
 
 
-def test_the_bound_of_a_claim_worked_by_hand() -> None:
-    """Of two episodes t has one degree of freedom, P(T > t) = 1/2 - atan(t)/pi: at 1/40 12.706, at 1/120 38.188."""
-    expected = [100 - 10 / math.tan(math.pi * tail) for tail in (1 / 40, 1 / 120, 1 / 240)]
-    assert expected[:2] == pytest.approx([-27.062, -281.885], abs=1e-3)
-    assert [corrected_score(plan(), TWO_EPISODES, number) for number in (1, 2, 3)] == pytest.approx(expected)
+def test_each_claim_is_held_against_a_lower_bound_than_the_one_before() -> None:
+    first, second, third = (corrected_score(job(), EPISODES, number) for number in (1, 2, 3))
+    assert 98.1 > first > second > third > 96.5
+    assert corrected_score(job(), EPISODES, 1) == first
 
 
 def test_what_has_no_error_needs_no_correction() -> None:
-    assert corrected_score(plan("TARGET_STATISTIC_MEAN"), TWO_EPISODES, 3) == 100.0
+    assert corrected_score(job("TARGET_STATISTIC_MEAN"), EPISODES, 3) == 100.0
     certain = agent_pb2.Evaluation(returns=[7.0], mean=7.0, lower_bound=5.0, deterministic=True)
-    assert corrected_score(plan(), certain, 3) == 5.0
+    assert corrected_score(job(), certain, 3) == 5.0
+
+
+def test_what_is_no_number_holds_nothing() -> None:
+    broken = agent_pb2.Evaluation(returns=[math.inf, -math.inf, 1e308, 1e308], mean=math.nan, lower_bound=math.nan)
+    assert not corrected_score(job(), broken, 1) >= 50.0

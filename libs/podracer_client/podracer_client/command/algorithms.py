@@ -151,7 +151,7 @@ def _reference(paper: str) -> str:
 
 
 def _range(knob: Hyperparameter) -> str:
-    """What the value may be."""
+    """The values that a hyperparameter may have."""
     if knob.choices:
         return ", ".join(knob.choices)
     if knob.kind == "bool":

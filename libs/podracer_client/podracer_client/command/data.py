@@ -183,7 +183,7 @@ def download(
 
 
 def _columns(texts: list[str]) -> dict[str, str]:
-    """Of ticker=tic,time=date. Raises InvalidInput."""
+    """Names in the file by column, from `ticker=tic,time=date`. Raises InvalidInput for other texts."""
     from podracer_core.market_data import COLUMNS
 
     found: dict[str, str] = {}

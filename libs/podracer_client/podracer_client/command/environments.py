@@ -85,7 +85,7 @@ def environment_json(info: EnvironmentInfo) -> dict[str, Any]:
 
 
 def _strict(value: object) -> object:
-    """With "inf" and "-inf" for what strict JSON cannot carry, as in spaces."""
+    """The value with "inf" and "-inf" for numbers that strict JSON cannot carry, as in spaces."""
     if isinstance(value, tuple | list):
         return [_strict(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -111,13 +111,13 @@ def label_of(environment: str) -> str:
 
 
 def _mapping(values: Iterable[tuple[str, object]]) -> str:
-    """In YAML's flow style; empty where there are none."""
+    """The mapping in YAML's flow style; empty if there are no values."""
     pairs = ", ".join(f"{name}: {_scalar(value)}" for name, value in values)
     return f"{{{pairs}}}" if pairs else ""
 
 
 def _scalar(value: object) -> str:
-    """In a YAML flow mapping; plain where that is safe."""
+    """The value in a YAML flow mapping; plain where that is safe."""
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z.][\w./-]*[A-Za-z]\w*", value)
     return str(value) if plain else json_format.dumps(value, ensure_ascii=False)
 
@@ -143,7 +143,7 @@ def _show_list(found: Sequence[EnvironmentInfo]) -> None:
 
 
 def _show_gymnasium(found: Sequence[EnvironmentInfo]) -> None:
-    """Without the columns in which all would be alike. The time limit is registered with the id."""
+    """Write the table without the columns in which all would be alike. The time limit is registered with the id."""
     rows = [(info.id, info.description.rpartition(" ")[2], _limit(info, "none"), info.package) for info in found]
     write_table(("id", "class", "time limit", "from"), rows)
 

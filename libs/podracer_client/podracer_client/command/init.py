@@ -82,7 +82,7 @@ def init(
 
 
 def _check(text: str, file: Path) -> str:
-    """What has to be put in its place before the job can run. Raises InvalidInput for bad options."""
+    """A line about data that the job lacks before it can run; empty if none. Raises InvalidInput for bad options."""
     from podracer_core.jobs.experiment import parse_experiment
 
     try:

@@ -140,7 +140,7 @@ def pod_count_text(least: int, most: int, learners: int) -> str:
 
 
 def _state_text(message: job_pb2.Job) -> str:
-    """With the generation that a continuous job is at."""
+    """The state, with the generation of a continuous job."""
     from podracer_client.display.snapshot import state_text
 
     state = state_text(message.state)
@@ -150,7 +150,7 @@ def _state_text(message: job_pb2.Job) -> str:
 
 
 def _best_text(message: job_pb2.Job, best: float | None) -> str:
-    """With what it is, where it is no return."""
+    """The best score, with its name if it is not a return."""
     from podracer_client.display.score import score_name
 
     name = score_name(message.spec.environment)

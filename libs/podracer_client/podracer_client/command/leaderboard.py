@@ -109,10 +109,12 @@ def history(
 def _show_board(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json: bool) -> None:
     from podracer_client.display.leaderboard import leaderboard_text
     from podracer_client.display.messages import candidate_json
+    from podracer_client.display.score import corrected_means
 
     if json:
-        for candidate in board.candidates:
-            write_json(candidate_json(candidate, board.spec.objective))
+        corrected = corrected_means([candidate.evaluation for candidate in board.candidates])
+        for candidate, mean in zip(board.candidates, corrected, strict=True):
+            write_json({**candidate_json(candidate, board.spec.objective), "corrected_mean": mean})
     else:
         sys.stdout.write(leaderboard_text(board, every=every))
         sys.stdout.flush()
@@ -173,7 +175,7 @@ def _row(promotion: job_service_pb2.Promotion) -> tuple[str, ...]:
 
 
 def _mean_text(evaluation: agent_pb2.Evaluation | None) -> str:
-    """With five digits: a Sharpe ratio is a small number."""
+    """The mean with five digits: a Sharpe ratio is a small number."""
     return "–" if evaluation is None else f"{evaluation.mean:.5g}"
 
 

@@ -68,7 +68,7 @@ Plain = Annotated[bool, typer.Option("--plain", help="Print log lines instead of
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Which server to talk to, as the command line says."""
+    """The choice of a server on the command line."""
 
     folder: Path | None = None
     orchestrator: str | None = None

@@ -89,7 +89,7 @@ def _share_table(found: job_service_pb2.GetCapacityResponse) -> str:
 
 
 def gc_text(found: job_service_pb2.CollectCheckpointsResponse, *, dry_run: bool) -> str:
-    """One line."""
+    """The result as one line."""
     if not found.checkpoint_count:
         return "nothing to delete\n"
     what = "checkpoint" if found.checkpoint_count == 1 else "checkpoints"

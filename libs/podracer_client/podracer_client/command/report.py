@@ -59,7 +59,7 @@ def report(
 
 
 def _filmed(report: JobReport, client: Client, name: str, folder: Path | None) -> JobReport:
-    """With a video of what the job has come to, or with the reason why there is none."""
+    """The report with a video of the job's champion, or with the reason why there is none."""
     from podracer_client.policies.recording import film
 
     sys.stderr.write("filming the champion; --no-video skips this\n")

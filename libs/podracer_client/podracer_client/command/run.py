@@ -66,7 +66,7 @@ def up(
 
 @contextmanager
 def _live_page(folder: Path) -> Iterator[None]:
-    """It finds the services once they are up."""
+    """Serve the live page; it finds the services once they are up."""
     from podracer_client.jobs.client import Client
     from podracer_client.web.serving import serve_page
 

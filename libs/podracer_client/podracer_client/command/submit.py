@@ -84,7 +84,7 @@ def _check_submission(submission: str) -> None:
 
 
 def _submitted(client: Client, experiment: Experiment, submission: str, job_id: str) -> Iterable[Job]:
-    """All of them, or none where one would be refused; cut off in between, `submission` completes the rest."""
+    """Submit all jobs, or none if one would be refused; after an interruption, `submission` completes the rest."""
     from podracer_client.jobs.experiments import check_jobs, create_jobs
 
     if not experiment.axes and not submission:

@@ -71,7 +71,7 @@ def video(
 
 
 def video_json(header: evaluator_service_pb2.VideoHeader) -> dict[str, object]:
-    """What a video shows."""
+    """A video's size, length, return, agent and environment, as JSON values."""
     return {
         "size_bytes": header.size_bytes,
         "steps": header.frame_count - 1,

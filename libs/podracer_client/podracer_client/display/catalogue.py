@@ -13,7 +13,7 @@ Hyperparameters = Mapping[str, HyperparameterValue]
 
 
 def value_text(value: object) -> str:
-    """As it is written in a job file."""
+    """A value as it is written in a job file."""
     match value:
         case None:
             return "null"
@@ -34,7 +34,7 @@ def value_text(value: object) -> str:
 
 
 def telling_names(agents: Iterable[tuple[str, Hyperparameters]]) -> dict[str, tuple[str, ...]]:
-    """By algorithm: those that differ between its agents, then those that differ from their defaults."""
+    """Names by algorithm: those that differ between its agents, then those that differ from their defaults."""
     groups: dict[str, list[Hyperparameters]] = {}
     for algorithm, values in agents:
         groups.setdefault(algorithm, []).append(values)
@@ -42,7 +42,7 @@ def telling_names(agents: Iterable[tuple[str, Hyperparameters]]) -> dict[str, tu
 
 
 def differing_names(agents: Iterable[tuple[str, Hyperparameters]]) -> tuple[str, ...]:
-    """Those that differ between agents of one algorithm, of any; by name."""
+    """Names that differ between agents of one algorithm, of all algorithms together; sorted."""
     groups: dict[str, list[Hyperparameters]] = {}
     for algorithm, values in agents:
         groups.setdefault(algorithm, []).append(values)
@@ -50,7 +50,7 @@ def differing_names(agents: Iterable[tuple[str, Hyperparameters]]) -> tuple[str,
 
 
 def hyperparameter_text(value: HyperparameterValue) -> str:
-    """As in a job file, real numbers with four digits."""
+    """A value as in a job file, real numbers with four digits."""
     return value_text(float(f"{value:.4g}") if isinstance(value, float) else value)
 
 
@@ -66,7 +66,7 @@ def _differing(group: list[Hyperparameters]) -> list[str]:
 
 
 def _unusual(algorithm: str, group: list[Hyperparameters]) -> list[str]:
-    """Equal in the whole group, and another value than the default; none of an algorithm that is not installed here."""
+    """Names with one value in the whole group, not the default; none if the algorithm is not installed here."""
     from podracer_core.catalogue.algorithms import find_algorithm  # late: the help of the commands needs none
 
     try:

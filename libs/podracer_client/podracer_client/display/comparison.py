@@ -47,19 +47,19 @@ class ExperimentDisplay:
                 self.changed(job, snapshot)
 
     def changed(self, job: job_pb2.Job, snapshot: Snapshot) -> None:
-        """One has another state, or a new best."""
+        """Show that a job has another state, or a new best."""
         best = "" if snapshot.best_return is None else f", best {return_text(snapshot.best_return)}"
         why = f": {job.problem.message}" if job.HasField("problem") else ""
         steps = f"{count_text(snapshot.env_steps)} steps"
         self.note(f"{job.spec.display_name}  {snapshot.state.lower()}{best}, {steps}{why}")
 
     def note(self, text: str) -> None:
-        """Something happened around them."""
+        """Show news of the processes around the jobs."""
         self._diagnostics.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
         self._diagnostics.flush()
 
     def finish(self, jobs: Sequence[job_pb2.Job], next_steps: Sequence[str]) -> None:
-        """They have ended, or we stop watching; called once, last."""
+        """Show the end: the jobs have ended, or we stop watching; called once, last."""
         text = comparison_text(jobs, self._axes) if jobs else "the server has not reported the jobs yet"
         if missed := [short_name(job.name) for job in jobs if missed_target(job)]:
             text += f"\n\nbudget used, target missed: {', '.join(missed)}"

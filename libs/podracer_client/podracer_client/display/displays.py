@@ -22,7 +22,7 @@ class Display:
     wants_agents = False
     """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
     summary: JobSummary | None = None
-    """How the job stood when `podracer run` ended."""
+    """The summary of the job when `podracer run` ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -31,22 +31,22 @@ class Display:
         """Give the terminal back."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """The job as it is now."""
+        """Show the job as it is now."""
 
     def agents(self, rows: Sequence[AgentRow]) -> None:
-        """Its agents as they are now, best first."""
+        """Show the job's agents as they are now, best first."""
 
     def event(self, event: job_pb2.Event) -> None:
-        """Something happened to the job."""
+        """Show an event of the job."""
 
     def prepared(self, text: str) -> None:
-        """What the environment did to the user's data, known now that it has been inspected."""
+        """Show the changes that the environment made to the user's data, known once it has been inspected."""
 
     def note(self, text: str) -> None:
-        """Something happened to the processes around it."""
+        """Show news of the processes around the job."""
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
-        """It has ended, or we stop watching; called once, last."""
+        """Show that the job has ended, or that we stop watching; called once, last."""
 
 
 class PlainDisplay(Display):

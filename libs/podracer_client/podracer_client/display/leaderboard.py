@@ -11,7 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.numbers import count_text, enum_word, interval_text, return_text, seconds
 from podracer_client.display.output import columns
-from podracer_client.display.score import score
+from podracer_client.display.score import corrected_means, score
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
@@ -34,10 +34,22 @@ def leaderboard_text(
     agents = [candidate.agent for candidate in board.candidates]
     values = [agent_hyperparameters(agent.spec) for agent in agents]
     telling = telling_names((agent.spec.algorithm, own) for agent, own in zip(agents, values, strict=True))
-    rows = [_row(candidate, board) for candidate in board.candidates]
-    titles = ("rank", "agent", "algorithm", "score", "mean", "95 % interval", "confirmed", "steps", "device s")
+    corrected = corrected_means([candidate.evaluation for candidate in board.candidates])
+    rows = [_row(*pair, board) for pair in zip(board.candidates, corrected, strict=True)]
+    titles = (
+        "rank",
+        "agent",
+        "algorithm",
+        "score",
+        "mean",
+        "corrected",
+        "95 % interval",
+        "confirmed",
+        "steps",
+        "device s",
+    )
     head, *lines = columns(
-        titles, rows, right=("rank", "score", "mean", "95 % interval", "steps", "device s")
+        titles, rows, right=("rank", "score", "mean", "corrected", "95 % interval", "steps", "device s")
     ).splitlines()
     found = [head]
     for line, agent, own in zip(lines, agents, values, strict=True):
@@ -60,7 +72,7 @@ def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
 
 
 def agent_hyperparameters(spec: agent_pb2.AgentSpec) -> dict[str, HyperparameterValue]:
-    """Those that have a value, by name."""
+    """Hyperparameters that have a value, by name."""
     found = {}
     for name in sorted(spec.hyperparameters):
         try:
@@ -76,7 +88,9 @@ def _origin(agent: leaderboard_service_pb2.Agent) -> str:
     return f"pinned; {origin}" if agent.pinned else origin
 
 
-def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_service_pb2.Leaderboard) -> tuple[str, ...]:
+def _row(
+    candidate: leaderboard_service_pb2.Candidate, corrected: float, board: leaderboard_service_pb2.Leaderboard
+) -> tuple[str, ...]:
     evaluation, agent = candidate.evaluation, candidate.agent
     return (
         str(candidate.rank),
@@ -84,6 +98,7 @@ def _row(candidate: leaderboard_service_pb2.Candidate, board: leaderboard_servic
         agent.spec.algorithm,
         return_text(score(evaluation, board.spec.objective)),
         return_text(evaluation.mean),
+        return_text(corrected),
         interval_text(evaluation.lower_bound, evaluation.upper_bound),
         "yes" if candidate.confirmed else "no",
         count_text(evaluation.env_steps),

@@ -44,7 +44,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
 
 
 def continuous_json(status: job_pb2.ContinuousStatus) -> dict[str, Any]:
-    """Where a continuous job stands."""
+    """The state of a continuous job, as JSON values."""
     return {
         "generation": status.generation,
         "current_job": status.current_job or None,

@@ -56,7 +56,7 @@ def time_text(timestamp: Timestamp) -> str:
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    """Its mean, interval and episodes; a single episode has no interval."""
+    """An evaluation's mean, interval and episodes; a single episode has no interval."""
     mean, episodes = return_text(evaluation.mean), len(evaluation.returns)
     if episodes == 1:
         return f"{mean} (1 episode)"

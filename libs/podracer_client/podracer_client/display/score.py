@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import arguments_from_message
+from podracer_core.statistics.shrinkage import posterior_means
 
-__all__ = ["score", "score_name"]
+__all__ = ["corrected_means", "score", "score_name"]
 
 
 def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:
@@ -25,3 +26,11 @@ def score(evaluation: agent_pb2.Evaluation, objective: evolution_pb2.Objective) 
     if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN:
         return evaluation.mean
     return evaluation.lower_bound
+
+
+def corrected_means(evaluations: Sequence[agent_pb2.Evaluation]) -> tuple[float, ...]:
+    """The means of a leaderboard's evaluations, each drawn to all of them by as much as its episodes leave open: the
+    best of many noisy numbers promises too much."""
+    means = [each.mean for each in evaluations]
+    variances = [each.standard_deviation**2 for each in evaluations]
+    return posterior_means(means, [max(1, len(each.returns)) for each in evaluations], variances)

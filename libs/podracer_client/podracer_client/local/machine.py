@@ -24,7 +24,7 @@ from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import PodracerError
 
 _DEADLINE_S = 60.0
-"""Of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""
+"""Deadline of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""
 _PROGRAM_S = 10.0
 _GIB = 2**30
 _OURS = ("core", "client", *TRAINING, "policy")
@@ -82,7 +82,7 @@ def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> l
 
 
 def _all(probes: dict[str, Probe], deadline_s: float) -> Iterator[list[Finding]]:
-    """In daemon threads: one that hangs must not keep this process."""
+    """Run the probes in daemon threads: one that hangs must not keep this process."""
     answers = {name: [Finding(name, "", f"no answer within {deadline_s:g} s", name in _REQUIRED)] for name in probes}
 
     def answer(name: str, probe: Probe) -> None:

@@ -18,7 +18,7 @@ from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 
 _STOP_S = 2.0
 _AT_REST = {"PODRACER_POOL": "static", "PODRACER_LEASE_TERM": "3600"}
-"""No pod is started, and leases that were held before stay unchanged."""
+"""Settings with which no pod is started, and leases that were held before stay unchanged."""
 
 Connect = Callable[[], AbstractContextManager[Client]]
 """Returns a context manager of a client: Client's own `connect`, or one that keeps an open client open."""

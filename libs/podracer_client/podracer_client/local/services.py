@@ -26,7 +26,7 @@ TRAINING = ("orchestrator", "leaderboard", "learner", "worker", "evaluator")
 """The services without which no job can train."""
 READY_TIMEOUT_S = 60.0
 STOP_S = 4.6
-"""From SIGTERM until the last process has ended; the limit for the user is 5 s."""
+"""Time from SIGTERM until the last process has ended; the limit for the user is 5 s."""
 
 _LEADERBOARD_SHARE_S = 0.6
 _LEADERBOARD_AFTER_S = 0.5
@@ -166,7 +166,7 @@ def _with_traces(environment: dict[str, str], state: StateFolder) -> dict[str, s
 
 
 def leave_at_once(services: LocalServices, state: StateFolder, run_folder: RunFolder) -> None:
-    """Called from the signal handler: end every process now, and this one."""
+    """End every process now, and this one; called from the signal handler."""
     services.kill()
     state.close()
     run_folder.remove()

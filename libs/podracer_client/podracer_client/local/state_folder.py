@@ -68,7 +68,7 @@ class StateFolder:
 
     @staticmethod
     def objects_of(folder: Path) -> Path:
-        """Of the state folder at `folder`, locked or not."""
+        """The object store's root in the state folder at `folder`, locked or not."""
         return folder / "objects"
 
     @property
@@ -82,7 +82,7 @@ class StateFolder:
 
     @staticmethod
     def traces_of(folder: Path) -> Path:
-        """Of the state folder at `folder`, locked or not."""
+        """The folder of span files in the state folder at `folder`, locked or not."""
         return folder / "traces"
 
     @staticmethod

@@ -24,7 +24,7 @@ from podracer_core.storage.manifest import FILE_NAME, Manifest
 __all__ = ["bring_files", "changed_environment", "parsed_arguments", "trained_environment", "with_arguments"]
 
 _DIGITS = 16
-"""Of the SHA-256, in the name of what a name stood for before (`UploadHeader.replace`)."""
+"""Digits of the SHA-256 in the name under which replaced content is kept (`UploadHeader.replace`)."""
 
 
 def bring_files(evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Connect) -> None:

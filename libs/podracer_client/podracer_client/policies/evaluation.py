@@ -83,7 +83,7 @@ def evaluate_together(
 
 
 def sources(folders: Sequence[Path]) -> list[evaluator_service_pb2.CheckpointSource]:
-    """As a private evaluator is told of them."""
+    """The folders as sources for a private evaluator."""
     return [evaluator_service_pb2.CheckpointSource(folder=str(folder)) for folder in folders]
 
 

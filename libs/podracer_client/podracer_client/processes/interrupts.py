@@ -14,10 +14,10 @@ from podracer_client.processes.process import ProcessNews
 from podracer_core.errors import PodracerError, Unavailable
 
 INTERRUPTED = 130
-"""Exit code."""
+"""Exit code after an interrupt."""
 
 Inbox = SimpleQueue[ProcessNews | PodracerError | str | None]
-"""What the main thread waits for; None is an interrupt."""
+"""News for which the main thread waits; None is an interrupt."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

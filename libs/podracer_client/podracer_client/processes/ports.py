@@ -81,7 +81,7 @@ def _bound(address: Address) -> socket.socket:
 
 
 def describe_process(process: psutil.Process) -> str:
-    """For a message; of one of ours with its state folder."""
+    """A process in words for a message; one of ours with its state folder."""
     if not any(word.startswith("podracer_") for word in process.cmdline()):
         return f"process {process.pid} ({process.name()})"
     database = Path(process.environ().get("PODRACER_DATABASE", "").removeprefix("sqlite:///"))

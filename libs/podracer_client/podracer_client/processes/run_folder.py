@@ -20,7 +20,7 @@ _YOUNG_S = 60.0
 
 
 class RunFolder:
-    """Made on creation (mode 0700), removed by `remove` or at the end of a `with`.
+    """A temporary folder, made on creation (mode 0700), removed by `remove` or at the end of a `with`.
 
     It is locked while its process lives. One whose process was killed is removed when the next one is made.
     """

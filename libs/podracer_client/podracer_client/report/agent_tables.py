@@ -16,7 +16,7 @@ _NUMBERS = ("rank", "score", "best score", "mean", "95 % interval", "episodes", 
 
 
 def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
-    """Empty if no agent is ranked."""
+    """The ranking as a table; empty if no agent is ranked."""
     if not report.candidates:
         return Markup()
     agents = {agent.name: agent for agent in report.agents}

@@ -38,7 +38,7 @@ def time_of(timestamp: Timestamp, origin: Timestamp) -> float | None:
 
 
 def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation | None:
-    """None for one whose mean is not finite."""
+    """An evaluation of the report; None if its mean is not finite."""
     if not math.isfinite(message.mean):
         return None
     return Evaluation(
@@ -92,7 +92,7 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
 
 
 def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
-    """None where its evaluation is not finite."""
+    """A candidate of the report; None if its evaluation is not finite."""
     judged = evaluation(message.evaluation, origin)
     if judged is None:
         return None

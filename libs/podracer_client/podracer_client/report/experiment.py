@@ -88,7 +88,7 @@ def experiment_jobs(client: Client, name: str) -> list[str]:
 
 
 def gather_experiment(client: Client, name: str) -> Experiment:
-    """Its jobs with their curves, without their events. Raises NotFound if there is none."""
+    """An experiment's jobs with their curves, without their events. Raises NotFound if there is none."""
     names = experiment_jobs(client, name)
     if not names:
         raise NotFound(

@@ -80,7 +80,7 @@ class _History:
 
 
 def _history(client: Client, job: job_pb2.Job, max_evaluations: int) -> _History:
-    """Empty if the job has no leaderboard yet, or had none."""
+    """The job's history; empty if the job has no leaderboard yet, or had none."""
     wanted, origin = conversion.objective(job.spec.objective), job.create_time
     if not job.leaderboard:
         return _History()
@@ -114,7 +114,7 @@ def _candidates(board: leaderboard_pb2.Leaderboard, wanted: Objective, origin: T
 def _with_landmarks(
     kept: list[Evaluation], agents: Iterable[leaderboard_pb2.Agent], origin: Timestamp
 ) -> tuple[Evaluation, ...]:
-    """With every agent's best and newest evaluation, which an even sample may have missed; oldest first."""
+    """The kept evaluations and every agent's best and newest, which an even sample may have missed; oldest first."""
     found = dict.fromkeys(kept)
     for agent in agents:
         for field in ("best_evaluation", "latest_evaluation"):

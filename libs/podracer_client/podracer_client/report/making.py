@@ -30,7 +30,7 @@ class Made:
     facts: dict[str, Any]
 
     def plans(self) -> tuple[FigurePlan, ...]:
-        """Its figures."""
+        """The figures of the report."""
         if isinstance(self.subject, JobReport):
             return job_figures(self.subject)
         return experiment_figures(self.subject)

@@ -39,9 +39,9 @@ LOOK_S = 30.0
 _LABELS = {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": "podracer-secrets"}
 _AUTHORITY, _TLS = "podracer-authority", "kubernetes.io/tls"
 _ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
-"""Those that have a certificate, and tokens; workers and evaluators have tokens alone, in `podracer-tokens-sidecar`."""
+"""Roles that have a certificate, and tokens; workers and evaluators have tokens alone, in `podracer-tokens-sidecar`."""
 _FORMER = {"client": "orchestrator", "control": "orchestrator", "pod": "learner"}
-"""Whose Secret has each token itself, where the Secrets were made otherwise."""
+"""Role whose Secret holds each token itself in a deployment whose Secrets were made in another way."""
 _FILES = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
 
 Data = Mapping[str, bytes]
@@ -104,7 +104,7 @@ class ClusterSecrets:
         return self._get(name)
 
     def _get(self, name: str) -> Data:
-        """Empty where there is none."""
+        """The data of a Secret; empty if there is none."""
         try:
             data = self._api.get("secrets", name).get("data") or {}
         except NotFound:
@@ -112,7 +112,7 @@ class ClusterSecrets:
         return {key: base64.b64decode(content) for key, content in data.items()}
 
     def _make_tokens(self) -> Data:
-        """Those of the deployment as far as it has some."""
+        """The tokens that the deployment has already, and new ones for the rest."""
         return {name: self._get(f"podracer-tokens-{role}").get(name) or _random() for name, role in _FORMER.items()}
 
     def _is_left_out(self, name: str) -> bool:

@@ -144,7 +144,7 @@ class Authority:
 
     @classmethod
     def parse(cls, certificate: bytes, key: bytes, place: str) -> Authority:
-        """One in PEM. Raises InvalidInput, naming the `place` where it lies."""
+        """An authority from PEM. Raises InvalidInput, naming the `place` where it lies."""
         try:
             parsed = x509.load_pem_x509_certificate(certificate)
             private = serialization.load_pem_private_key(key, None)
@@ -156,12 +156,12 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """In PEM."""
+        """The certificate in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key(self) -> bytes:
-        """In PEM."""
+        """The key in PEM."""
         return _pem_key(self._key)
 
     def issue(self, name: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:

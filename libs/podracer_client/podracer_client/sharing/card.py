@@ -56,8 +56,8 @@ def write_share(target: Path, checkpoint: Path, client: Client | None, job: str,
 
 
 def _metrics(manifest: Manifest, report: JobReport | None) -> dict[str, Any]:
-    """Of the evaluation by which the job ranks this policy, with fresh seeds where it was confirmed; else of the one
-    that is stored with it. Empty where there is neither."""
+    """Results of the evaluation by which the job ranks this policy, with fresh seeds if it was confirmed; else of the
+    one that is stored with it. Empty if there is neither."""
     about, best = manifest.metadata, report.best if report else None
     if report and best and about["agent"].endswith(f"/{best.agent}") and about["env_steps"] == best.env_steps:
         lower, upper = (best.mean if bound is None else bound for bound in (best.lower, best.upper))
@@ -91,7 +91,7 @@ def _page(manifest: Manifest, metrics: dict[str, Any], pictures: Iterable[str], 
 
 
 def _front_matter(environment: str, algorithm: str, metrics: dict[str, Any]) -> list[str]:
-    """What Hugging Face reads of a page; JSON values are YAML."""
+    """The front matter that Hugging Face reads of a page; JSON values are YAML."""
     values: dict[str, Any] = {
         "library_name": "podracer",
         "pipeline_tag": "reinforcement-learning",

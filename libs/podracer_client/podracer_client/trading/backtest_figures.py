@@ -125,7 +125,7 @@ def _colors(found: Backtest) -> dict[str, str]:
 
 
 def _thinned(bars: int) -> slice:
-    """As many bars as a figure can show."""
+    """A slice that leaves about as many bars as a figure can show."""
     return slice(None, None, max(1, bars // _POINTS))
 
 

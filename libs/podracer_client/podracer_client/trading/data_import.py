@@ -124,7 +124,7 @@ def write_market(market: SyntheticMarket, path: Path) -> tuple[int, str]:
 
 
 def _appended(client: Client, request: ImportRequest, table: PriceTable) -> tuple[str, PriceTable, Provenance, int]:
-    """What the data set was (its SHA-256), and what it is with the new bars, of which there are so many."""
+    """The former data set's SHA-256; the data set with the new bars, its provenance, and their number."""
     with download_data_set(client, request.name) as (artifact, file):
         provenance = read_provenance(file)
         if provenance is None:

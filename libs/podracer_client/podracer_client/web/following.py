@@ -51,7 +51,7 @@ class Upstream:
             return self._clients[-1]
 
     def look_again(self) -> None:
-        """After a failure, connect again, not more often than a limit. The previous client is closed at the end: other
+        """Connect again after a failure, not more often than a limit. The previous client is closed at the end: other
         threads may be using it."""
         with self._lock:
             if not self._clients or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:

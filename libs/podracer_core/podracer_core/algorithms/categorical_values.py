@@ -23,7 +23,7 @@ class ValueBins:
         return logits.softmax(-1) @ self.values
 
     def pessimistic(self, logits: Tensor) -> Tensor:
-        """Of N critics [M, N, B, K] the weights of the one with the smallest mean, row by row: [M, B, K]."""
+        """Weights [M, B, K] of the critic with the smallest mean of N [M, N, B, K], row by row."""
         weights = logits.softmax(-1)
         least = (weights @ self.values).argmin(1)  # [M, B]
         chosen = least[:, None, :, None].expand(-1, 1, -1, self.count)

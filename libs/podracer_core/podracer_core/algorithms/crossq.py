@@ -43,7 +43,7 @@ class CrossQ(SAC):
         return critic_loss, *self._actor_metrics, self.temperature.value
 
     def values_of(self, batch: Batch, next_action: Tensor) -> tuple[EnsemblePass, Tensor]:
-        """Of one pass for (s, a) and (s', a'), normalized by the statistics of both (section 3.2)."""
+        """Values from one pass for (s, a) and (s', a'), normalized by the statistics of both (section 3.2)."""
         observation = torch.cat([batch.observation, batch.next_observation], 1)
         action = torch.cat([batch.action, next_action], 1)
         critics = EnsemblePass(self.critic.network, observation, action, by_batch=True, rows=batch.reward.shape[1])

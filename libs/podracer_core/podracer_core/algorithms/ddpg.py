@@ -48,7 +48,7 @@ class DDPG(OffPolicy):
         return loss, values
 
     def learn_actor(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Up the first critic's value of the actor's own action (equation 6); returns the loss and the value, [M]."""
+        """Step up the first critic's value of the actor's own action (equation 6). Returns loss and value, [M]."""
         further = self.h_term_loss()
         actors = EnsemblePass(self.policy.network, batch.observation)
         action = actors.output.squeeze(1).tanh()

@@ -63,12 +63,12 @@ class DQN(OffPolicy):
         return loss, (value * batch.weight).sum(1)
 
     def taken(self, output: Tensor, action: Tensor) -> Tensor:
-        """Of the networks' outputs [M, N, B, output_size] the values of the actions taken [M, B], [M, N, B]."""
+        """Values [M, N, B] of the actions taken [M, B], from the networks' outputs [M, N, B, output_size]."""
         chosen = action.view(self.members, 1, -1, 1).expand(-1, output.shape[1], -1, -1)
         return self.head.values(output).gather(-1, chosen).squeeze(-1)
 
     def error(self, values: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of what `taken` gave: see `squared_error`."""
+        """Loss of the values from `taken`: see `squared_error`."""
         target = batch.reward + batch.discount * self.next_value(batch.next_observation)
         return squared_error(values, target, batch.weight, self.hyperparameters["huber_threshold"])
 

@@ -119,7 +119,7 @@ class FlashSAC(OffPolicy):
 
     @property
     def target_entropy(self) -> Tensor:
-        """Of a Gaussian of the standard deviation `target_std` in each of the action's dimensions, [M]."""
+        """Entropy [M] of a Gaussian with standard deviation `target_std` in each dimension of the action."""
         deviation = self.hyperparameters["target_std"]
         entropy: Tensor = 0.5 * self.head.action_size * (2.0 * math.pi * math.e * deviation.square()).log()
         return entropy

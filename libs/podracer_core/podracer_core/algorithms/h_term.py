@@ -101,7 +101,7 @@ class HTerm:
 
     @classmethod
     def of(cls, shared: Mapping[str, Any], hyperparameters: Mapping[str, Tensor], seeds: Tensor) -> HTerm | None:
-        """What an algorithm's hyperparameters ask for; None where it is off, or not among them."""
+        """The H-term of an algorithm's hyperparameters; None if it is off or not among them."""
         return cls(shared["h_term"], shared["h_term_steps"], hyperparameters, seeds) if cls.wanted(shared) else None
 
     @staticmethod
@@ -166,7 +166,7 @@ class HTerm:
         return slope
 
     def actor_loss(self, network: StackedNetwork, actor: NetworkActor, batch_size: int, number: Tensor) -> Tensor:
-        """What is added to the loss of `network`, which `actor` acts with, [M]; the rest is as in `draw`."""
+        """The term of the loss [M] of `network`, with which `actor` acts; the rest is as in `draw`."""
         windows = self.draw(batch_size, number)
         head = cast("DeterministicHead | SquashedGaussianHead", actor.head)
         settings = dict(actor.settings)
@@ -188,7 +188,7 @@ class HTerm:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What can be drawn.
+    """The steps that can be drawn.
 
     cumulative   [M, L * E]  steps that can be drawn, counted up to each place
     first, gain  [L, M, E]   where the row's piece begins, and what the row gains

@@ -57,7 +57,7 @@ class OffPolicy(Algorithm):
     """The head for actions in bounded boxes; an algorithm for other spaces defines `make_head`."""
 
     body: ClassVar[Body] = "plain"
-    """Of all networks: see `Architecture`. The plain one can be had with layer normalization (`layer_norm`)."""
+    """The body of all networks: see `Architecture`. `layer_norm` adds layer normalization to the plain one."""
 
     has_actor_target: ClassVar[bool] = False
     has_critic_target: ClassVar[bool] = True
@@ -142,7 +142,7 @@ class OffPolicy(Algorithm):
         return (self.gradient_steps + 1) % self.slow_interval == 0
 
     def random_fraction(self, transitions: Tensor) -> Tensor:
-        """Share of uniformly random actions after so many transitions of each member, [M] -> [M]."""
+        """Share of uniformly random actions after `transitions` of each member, [M] -> [M]."""
         starts: int = self.shared["learning_starts"]
         return (transitions < starts).float()
 
@@ -223,7 +223,7 @@ class OffPolicy(Algorithm):
 
     @torch.enable_grad()
     def h_term_loss(self) -> Tensor | None:
-        """What the H-term adds to the actor's loss in this gradient step, [M]; None where it is off."""
+        """The H-term of the actor's loss in this gradient step, [M]; None if it is off."""
         if self._h_term is None:
             return None
         return self._h_term.actor_loss(self.policy.network, self.actor, self.shared["batch_size"], self.update_count)
@@ -254,11 +254,11 @@ class OffPolicy(Algorithm):
             network.follow(rate)
 
     def set_priorities(self, batch: Batch, error: Tensor) -> None:
-        """Where replay is prioritized, the errors [M, B] of this batch decide how often its transitions come again."""
+        """Let the errors [M, B] of this batch decide how often its transitions come again, if replay is prioritized."""
         self._experience.set_priorities(batch, error)
 
     def batches(self, count: int) -> Iterator[Batch]:
-        """What the next `count` gradient steps learn from."""
+        """The batches of the next `count` gradient steps."""
         return self._experience.batches(count, self._replay_keys, self.update_count, self._transition_count)
 
     @property
@@ -290,7 +290,7 @@ class OffPolicy(Algorithm):
 
     @property
     def replay(self) -> Replay | None:
-        """None before the first rollout."""
+        """The replay buffer; None before the first rollout."""
         return self._experience.replay
 
     def _open_streams(self) -> None:
@@ -384,6 +384,6 @@ class OffPolicy(Algorithm):
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix` and a dot, without these."""
+    """Tensors whose names begin with `prefix` and a dot, by the rest of their names."""
     start = f"{prefix}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""What the algorithms that learn from their present policy's rollouts have in common: all but their losses."""
+"""The base class of on-policy algorithms: everything but their losses."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class OnPolicy(Algorithm):
 
     @abstractmethod
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
-        """What each gradient step of an update learns from."""
+        """The minibatch of each gradient step of an update."""
 
     @abstractmethod
     def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -139,7 +139,7 @@ class OnPolicy(Algorithm):
         return rate
 
     def _goes_on(self, metrics: Mapping[str, Tensor]) -> Tensor:
-        """Which members take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
+        """The members that take a step whose minibatch gave `metrics` (weighted means), and go on; bool [M]."""
         return self.active
 
     @torch.no_grad()

@@ -17,10 +17,10 @@ from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation
 
 MINIBATCHES = 4
-"""Of a pass over the rollout where no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
+"""Minibatches of a pass if no size is given: Huang et al. 2022, The 37 Implementation Details of PPO."""
 
 _MOST_CPU_ROWS = 2048
-"""Of such a minibatch on a CPU, where larger ones go no faster and make fewer steps of the same rollout."""
+"""Most rows of such a minibatch on a CPU: larger ones are no faster and give fewer steps for a rollout."""
 
 _LEAST_RATE, _GREATEST_RATE, _RATE_FACTOR = 1e-5, 1e-2, 1.5  # of adapted rates: rsl_rl's
 
@@ -75,7 +75,7 @@ class PPO(OnPolicy):
         return clipped_value_error(value, minibatch.value, minibatch.target, clip_range)
 
     def _further_gradients(self, rows: int) -> list[Tensor]:
-        """Of the H-term: its derivatives in the log-probabilities are autograd's, the heads' are written out."""
+        """Gradients of the H-term: autograd for the log-probabilities, written out for the heads."""
         if self._h_term is None:
             return []
         windows = self._h_term.draw(rows, self._optimizer.step_count.long())

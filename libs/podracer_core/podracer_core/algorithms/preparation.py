@@ -1,4 +1,4 @@
-"""From a rollout to what a policy gradient learns from: advantages, targets and weights of all its rows."""
+"""The way from a rollout to what a policy gradient learns from: advantages, targets and weights of all its rows."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def generalized_advantages(
 
 
 def normalized_advantages(advantages: Tensor, valid: Tensor) -> Tensor:
-    """To mean 0 and standard deviation 1 over each member's valid rows: advantages, valid [M, B] -> [M, B]."""
+    """Advantages [M, B] with mean 0 and standard deviation 1 over each member's valid rows, by valid [M, B]."""
     count = valid.sum(1, keepdim=True).clamp(min=1)
     centred = torch.where(valid, advantages - torch.where(valid, advantages, 0.0).sum(1, keepdim=True) / count, 0.0)
     deviation = (centred.square().sum(1, keepdim=True) / count).sqrt()
@@ -132,7 +132,7 @@ def normalized_advantages(advantages: Tensor, valid: Tensor) -> Tensor:
 
 
 class Preparation:
-    """What of an update depends on the policy and the critic at its start.
+    """The parts of an update that depend on the policy and the critic at its start.
 
     shared, hyperparameters   the algorithm's own; the latter are tensors [M], which may change
     part_rows                 how many rows of a member go through a network at a time
@@ -193,11 +193,11 @@ class Preparation:
         return rows, {"explained_variance": explained}
 
     def seen(self, observation: Tensor) -> Tensor:
-        """What the networks take of rows [M, B, obs]."""
+        """Inputs of the networks from rows [M, B, obs]."""
         return self._actor.normalize(observation) if self._sees_images else observation
 
     def _log_prob(self, observation: Tensor, rollout: Rollout, action_mask: Tensor | None) -> Tensor:
-        """Of the rollout's actions under the present policy, [T, M, E]: the proximal one of a stale rollout."""
+        """Log-probability [T, M, E] of the actions by the present policy: the proximal one of a stale rollout."""
         parts = torch.split(observation, self._part_rows, 1)
         output = torch.cat([self._actor.output(self.seen(part)) for part in parts], 1)
         if action_mask is not None:
@@ -214,7 +214,7 @@ def by_member(tensor: Tensor) -> Tensor:
 
 
 def _variance(values: Tensor, valid: Tensor) -> Tensor:
-    """Of each member's valid rows: values, valid [M, B] -> [M]."""
+    """Variance over each member's valid rows: values, valid [M, B] -> [M]."""
     weight = valid / valid.sum(1, keepdim=True).clamp(min=1)
     rows = torch.where(valid, values, 0.0)
     mean = (weight * rows).sum(1, keepdim=True)

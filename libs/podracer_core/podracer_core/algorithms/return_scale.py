@@ -1,4 +1,4 @@
-"""What rewards are divided by so that returns stay within a fixed grid of values: FlashSAC (arXiv:2604.04539)."""
+"""A divisor of rewards that keeps returns within a fixed grid of values: FlashSAC (arXiv:2604.04539)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReturnScale:
     """
 
     def __init__(self, members: int, limit: float, device: torch.device | str = "cpu") -> None:
-        """No return may be beyond ± `limit` after the division."""
+        """`limit`: no return is beyond ± `limit` after the division."""
         self._limit = limit
         self._statistics = RunningNormalizer(members, 1, device)
         self._largest = torch.zeros(members, device=device)

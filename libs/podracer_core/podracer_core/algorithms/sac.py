@@ -131,11 +131,11 @@ class SAC(OffPolicy):
         return total, (value * batch.weight).sum(1), entropy
 
     def pessimistic(self, values: Tensor) -> Tensor:
-        """What a target is made of: values [M, N, B] of the target critics -> [M, B]."""
+        """The value in a target: values [M, N, B] of the target critics -> [M, B]."""
         return values.amin(1)
 
     def optimistic(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """What the actor climbs, of values [M, N, B] of the critics: [M, B], and its derivative in them [M, N, B]."""
+        """The actor's objective [M, B] from values [M, N, B] of the critics, and its derivative in them [M, N, B]."""
         least = values.amin(1)
         share = (values == least.unsqueeze(1)).float()
         return least, share / share.sum(1, keepdim=True)  # NaN where a value is

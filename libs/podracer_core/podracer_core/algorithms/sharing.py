@@ -61,14 +61,14 @@ class Sharing:
 
     @torch.no_grad()
     def state(self) -> FusionState:
-        """Where the learner stands, copied: for whom all others begin with."""
+        """A copy of the learner's state, from which all others begin."""
         stands = self._stands()
         parameters = {name: tensor.clone() for name, tensor in stands.parameters.items()}
         return FusionState(parameters, stands.statistics, stands.transitions.clone(), stands.active.clone())
 
     @torch.no_grad()
     def growth(self) -> FusionState:
-        """What it brings: its parameters, and what statistics and transitions have grown by since the last `load`."""
+        """A learner's contribution: its parameters, and the growth of its statistics and transitions."""
         stands = self._stands()
         return FusionState(
             {name: tensor.clone() for name, tensor in stands.parameters.items()},
@@ -108,7 +108,7 @@ class Sharing:
         self._loaded()
 
     def _stands(self) -> FusionState:
-        """Where the learner stands, with views of what it trains."""
+        """The learner's state, with views of what it trains."""
         shared = self._shared
         parameters = dict(shared.parameters)
         if shared.values is not None:

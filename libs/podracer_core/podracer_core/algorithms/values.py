@@ -212,7 +212,7 @@ class EnsemblePass:
 
 
 def _repeated(tensor: Tensor, count: int) -> Tensor:
-    """Of each member for `count` networks: [M, B, _] -> [M * count, B, _]."""
+    """Repeat each member's rows for `count` networks: [M, B, _] -> [M * count, B, _]."""
     return tensor if count == 1 else tensor.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
 
 

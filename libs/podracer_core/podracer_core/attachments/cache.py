@@ -157,7 +157,7 @@ class FileCache:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """While it is held, no other process adds or removes entries."""
+        """Hold a lock under which no other process adds or removes entries."""
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

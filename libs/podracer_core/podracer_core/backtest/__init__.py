@@ -1,4 +1,4 @@
-"""What an account's values over time say, and how a policy's are recorded; NumPy alone. This file imports nothing.
+"""Statistics of an account's values over time, and the records of policies; NumPy alone. This file imports nothing.
 
 performance   the usual statistics of daily returns; months and drawdowns
 record        bar by bar: values, holdings, fills; their files and messages; one account from several

@@ -41,7 +41,7 @@ class Performance:
     max_drawdown: float
 
     def known(self) -> dict[str, float]:
-        """By name, without those that are NaN."""
+        """The statistics by name, without those that are NaN."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -86,7 +86,7 @@ def sharpe_ratio(returns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def largest_drawdown(values: NDArray[np.float64]) -> Drawdown:
-    """Of an account's values [T], above 0."""
+    """The largest drawdown of an account's values [T], above 0."""
     peaks = np.maximum.accumulate(values)
     falls = values / peaks - 1
     trough = int(np.argmin(falls))
@@ -96,7 +96,7 @@ def largest_drawdown(values: NDArray[np.float64]) -> Drawdown:
 
 
 def performance(returns: NDArray[np.float64]) -> Performance:
-    """Of daily simple returns [D], D ≥ 1."""
+    """The performance of daily simple returns [D], D ≥ 1. Raises InvalidInput for another shape."""
     if returns.ndim != 1 or not len(returns):
         raise InvalidInput(f"performance needs daily returns [D], one at least, not {list(returns.shape)}")
     growth = np.cumprod(1 + returns)
@@ -118,7 +118,7 @@ def performance(returns: NDArray[np.float64]) -> Performance:
 
 
 def drawdowns(values: NDArray[np.float64]) -> list[Drawdown]:
-    """Of an account's values [T], above 0: each from its peak until it is made good, the deepest first."""
+    """Drawdowns of an account's values [T], above 0: each from its peak until it is made good, the deepest first."""
     peaks = np.maximum.accumulate(values)
     below = values < peaks
     starts = np.flatnonzero(below & ~np.append(False, below[:-1]))

@@ -49,12 +49,12 @@ class BacktestRecord:
 
     @property
     def performance(self) -> Performance:
-        """Of its daily returns."""
+        """The performance of its daily returns."""
         return performance(daily_returns(self.times, self.value))
 
     @property
     def costs_paid(self) -> float:
-        """All of them, in money."""
+        """The sum of all costs, in money."""
         return float(self.cost.sum())
 
     @property
@@ -177,7 +177,7 @@ _CHAINED_BY_DECISION = ("filled", "orders", "traded", "price", "cost")
 
 
 def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
-    """All of them as one: each begins at the bar at which the one before ends, with its value.
+    """All records as one: each begins at the bar at which the one before ends, with its value.
 
     Raises InvalidInput where one does not, or where their tickers differ.
     """
@@ -199,7 +199,7 @@ def chained(records: Sequence[BacktestRecord]) -> BacktestRecord:
 
 
 def chained_trades_csv(records: Sequence[BacktestRecord]) -> str:
-    """Every fill as `trades_csv` has them, and what is closed where one follows another."""
+    """Every fill as in `trades_csv`, and the sales that close one record before the next."""
     texts: list[str] = []
     for record in records:
         lines = trades_csv(record).splitlines(keepends=True)

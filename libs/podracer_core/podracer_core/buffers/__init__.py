@@ -1,4 +1,4 @@
-"""Where experience lies.
+"""Storage of experience.
 
 rollout        T steps of a cohort, for on-policy updates and on the wire
 replay         the last transitions of every member; replay_parts: cut for checkpoints; priorities: drawn by these

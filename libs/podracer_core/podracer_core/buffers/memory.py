@@ -57,14 +57,14 @@ def require_memory(
 
 
 def _rounded_down(number: float) -> int:
-    """To its first digit."""
+    """The number rounded down to its first digit."""
     digits = len(str(int(number))) - 1
     unit: int = 10**digits
     return int(number) // unit * unit
 
 
 def _available_bytes() -> int | None:
-    """What Linux would give without swapping, the page cache included."""
+    """Bytes that Linux could allocate without swapping, the page cache included."""
     try:
         lines = _MEMORY_INFO.read_text().splitlines()
     except OSError:  # not Linux
@@ -73,7 +73,7 @@ def _available_bytes() -> int | None:
 
 
 def _group_bytes() -> int | None:
-    """What a container has left of its limit."""
+    """Bytes left below the limit of the container."""
     try:
         limit, use = _GROUP_LIMIT.read_text().strip(), _GROUP_USE.read_text().strip()
     except OSError:  # no limits here

@@ -1,4 +1,4 @@
-"""What off-policy algorithms learn from: the last transitions of every member, on the learner's device."""
+"""Replay for off-policy algorithms: the last transitions of every member, on the learner's device."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Replay:
     def sample_prioritized(
         self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int, exponent: Tensor
     ) -> Transitions:
-        """As `sample`, with the probabilities P(i) of Schaul et al., 2016 (arXiv:1511.05952), equation 1.
+        """Like `sample`, with the probabilities P(i) of Schaul et al., 2016 (arXiv:1511.05952), equation 1.
 
         The weights are (N P(i))^-exponent over their greatest in the batch (section 3.4); exponent is beta [M], N the
         transitions that the member has. One draw from each of B equal parts of the whole, as in algorithm 1.

@@ -14,14 +14,14 @@ from torch import Tensor
 from podracer_core.errors import InvalidInput
 
 PART_BYTES = 4 << 20
-"""About so much of a transition's observation and action is in a part."""
+"""Approximate bytes of the observations and actions in one part."""
 
 _ROWS = ("observation", "action", "reward", "terminated", "truncated", "valid", "cut_off")
 _FIRST_ROW, _FINALS, _NEWEST = "first_row", "final_rows", "newest_observation"
 
 
 def to_parts(state: Mapping[str, Tensor], part_bytes: int = PART_BYTES) -> dict[str, dict[str, Tensor]]:
-    """What `Replay.member_state` gave as groups of tensors: `7`, `8`, … of rows, `tail` with what changes anyway."""
+    """`Replay.member_state` as groups of tensors: `7`, `8`, … with rows, `tail` with the tensors that always change."""
     first, rows = int(state[_FIRST_ROW]), state["reward"].shape[0]
     tail = {name: tensor for name, tensor in state.items() if name not in (*_ROWS, _FINALS)}
     tail[_NEWEST] = state["observation"][rows:]

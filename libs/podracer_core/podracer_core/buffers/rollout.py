@@ -1,4 +1,4 @@
-"""What a cohort experienced over T steps: the input of an on-policy update, and the load of a worker's answer."""
+"""The experience of a cohort over T steps: the input of an on-policy update, and the payload of a worker's answer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Rollout:
 
     @property
     def size_bytes(self) -> int:
-        """Of all tensors; what `to_tensors` gives has at most as many."""
+        """Bytes of all tensors; those of `to_tensors` are no larger."""
         own = [getattr(self, field.name) for field in fields(self)]
         episodes = [getattr(self.episodes, field.name) for field in fields(EpisodeStatistics)]
         return sum(one.nbytes for one in (*own, *episodes) if isinstance(one, Tensor))

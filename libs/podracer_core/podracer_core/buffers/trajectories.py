@@ -18,7 +18,7 @@ _SPARE_PART = 64
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Which piece of experience each row belongs to: tensors [L, M, E], the oldest of the L rows first.
+    """The piece of experience to which each row belongs: tensors [L, M, E], the oldest of the L rows first.
 
     first, last  int64    rows at which the piece begins and ends
     within       bool     whether the row belongs to a piece at all; where not, the others mean nothing
@@ -144,7 +144,7 @@ class Trajectories:
         return (self._next_row - len(self)) % self._rings["valid"].shape[0]
 
     def _columns(self, rollout: Rollout) -> dict[str, Tensor]:
-        """What is kept of each row; a reward that is not valid counts nothing, whatever it is."""
+        """The stored columns of each row; a reward that is not valid counts as 0."""
         columns = {
             "observation": rollout.observation[:-1],
             "action": rollout.action,
@@ -169,7 +169,7 @@ class Trajectories:
         return new | (same & ended)
 
     def _in_order(self, *names: str) -> list[Tensor]:
-        """Of these rings the stored rows, [L, M, E] each, oldest first."""
+        """The stored rows of the named rings, [L, M, E] each, oldest first."""
         rows = (self._origin + torch.arange(len(self), device=self.device)) % self._rings["valid"].shape[0]
         return [self._rings[name].index_select(0, rows) for name in names]
 
@@ -189,6 +189,6 @@ def _next_of(flag: Tensor, row: Tensor, none: int) -> Tensor:
 
 
 def _sum_of(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Over rows first … last of every environment: values, first, last [L, M, E] -> [L, M, E]."""
+    """The sum over rows first … last of every environment: values, first, last [L, M, E] -> [L, M, E]."""
     running = values.cumsum(0)
     return running.gather(0, last) - running.gather(0, first) + values.gather(0, first)

@@ -26,14 +26,14 @@ _LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is
 
 
 def device_uuid(device: torch.device) -> str:
-    """As the driver prints it; "" for what is no CUDA device."""
+    """UUID of a CUDA device as the driver prints it; "" for other devices."""
     if device.type != "cuda":
         return ""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 class DeviceMemory(ABC):
-    """What has to be asked of the device. Memory lives as long as the tensors that look into it."""
+    """The calls of the CUDA runtime that are needed. Memory lives as long as the tensors that view it."""
 
     @abstractmethod
     def allocate(self, size_bytes: int, device: torch.device) -> tuple[torch.Tensor, bytes]:
@@ -71,7 +71,7 @@ class CudaIpc(Staging):
 
     @classmethod
     def receiving(cls, layout: SlotLayout, device: torch.device, device_memory: DeviceMemory) -> CudaIpc:
-        """For what the other side exports."""
+        """The receiving side, for the memory that the other side exports."""
         return cls(layout, device, device_memory)
 
     @property
@@ -176,7 +176,7 @@ def _tensor_at(address: int, size_bytes: int, device: torch.device, release: Any
 
 
 def _text(code: int) -> str:
-    """Of an error, which is forgotten by the runtime so that torch's next check does not find it."""
+    """Message of an error code; clears the runtime's last error, so that torch's next check does not find it."""
     runtime = _runtime()
     runtime.cudaGetLastError()
     return f"{bytes(runtime.cudaGetErrorString(code)).decode(errors='replace')} ({code})"

@@ -62,7 +62,7 @@ class TensorEncoder:
     def encode(
         self, tensors: Mapping[str, torch.Tensor]
     ) -> tuple[dict[str, tensor_pb2.Tensor], list[tensor_pb2.TensorChunk]]:
-        """What the header holds, and the chunks that must follow it at once. The tensors may change afterwards."""
+        """The header's message, and the chunks that must follow it at once. The tensors may change afterwards."""
         messages = self._slots.stage(tensors) if self._slots is not None else {}
         chunks: list[tensor_pb2.TensorChunk] = []
         room = self._message_bytes
@@ -105,8 +105,8 @@ class TensorDecoder:
         self._open: dict[int, tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int]] = {}
 
     def use_slots(self, slots: SlotReader, give_back: Callable[[tensor_pb2.SlotReturn], None]) -> None:
-        """From the next header on tensors may come in these slots. `give_back` sends a return to the other side, as
-        soon as a slot has been copied out."""
+        """Accept tensors in these slots from the next header on. `give_back` sends a return to the other side, as soon
+        as a slot has been copied out."""
         self._give_back, self._slots = give_back, slots  # in this order: another thread may be decoding
 
     @property

@@ -1,4 +1,4 @@
-"""Which carrier a stream uses: its opener offers what it can do, and the other side takes the best that both have.
+"""Choice of a stream's carrier: the opener offers what it can do, and the other side takes the best that both have.
 
     cuda_ipc        both compute on the same GPU, which its UUID tells
     shared_memory   both see the same folder, which a nonce file proves: two containers may well use the same path for
@@ -59,7 +59,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What one slot has to hold, and how many are filled before the first comes back."""
+    """The contents of one slot, and the number of slots that are filled before the first comes back."""
 
     size_bytes: int
     tensor_count: int
@@ -67,7 +67,7 @@ class Payload:
 
 
 class CarrierOffering:
-    """What the opener offers. It keeps its nonce file until the other side has chosen, or until `close`; one thread may
+    """The opener's offer. It keeps its nonce file until the other side has chosen, or until `close`; one thread may
     settle and another close."""
 
     def __init__(self, endpoint: Endpoint, max_slots: int = _DEFAULT_SLOTS, *, inline_only: bool = False) -> None:
@@ -80,7 +80,7 @@ class CarrierOffering:
         self.message.kinds.append(INLINE)
 
     def settle(self, choice: tensor_pb2.CarrierChoice) -> Staging | None:
-        """What the other side has chosen, ready to use; None for inline. The offering is closed.
+        """The carrier that the other side has chosen, ready to use; None for inline. The offering is closed.
 
         Raises CarrierFailed where that was not offered, or does not work here.
         """
@@ -148,7 +148,7 @@ def choose(
 
 
 def carrier_name(kind: tensor_pb2.CarrierKind.ValueType) -> str:
-    """For a log: `shared memory`."""
+    """The name of a carrier for a log: `shared memory`."""
     names = {INLINE: "inline", SHARED_MEMORY: "shared memory", CUDA_IPC: "CUDA IPC"}
     return names.get(kind, f"carrier {kind}")
 
@@ -156,7 +156,7 @@ def carrier_name(kind: tensor_pb2.CarrierKind.ValueType) -> str:
 def _common(
     offer: tensor_pb2.CarrierOffer, endpoint: Endpoint, payload: Payload
 ) -> list[tensor_pb2.CarrierKind.ValueType]:
-    """What both sides can do beside inline, the best first."""
+    """Carriers besides inline that both sides support, the best first."""
     found = []
     uuid = device_uuid(endpoint.device)
     if CUDA_IPC in offer.kinds and uuid and uuid == offer.device_uuid:

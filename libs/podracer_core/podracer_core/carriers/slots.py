@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotTable:
-    """Which slots are free, and how often each has been handed over. Safe to use from several threads."""
+    """Free slots, and the number of times that each has been handed over. Safe to use from several threads."""
 
     def __init__(self, count: int) -> None:
         self._changed = threading.Condition()
@@ -157,7 +157,7 @@ class SlotReader:
 
     @property
     def device(self) -> torch.device:
-        """Where what comes is wanted: where the memory lies."""
+        """The device of the memory, where arriving tensors are wanted."""
         return self._staging.device
 
     def read(
@@ -203,7 +203,7 @@ class SlotReader:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Between tensors of one dtype and shape, which overlap nowhere.
+    """Copy between tensors of one dtype and shape, which overlap nowhere.
 
     The C library's copy, where it can do it, is quicker than torch's on one thread, and starts no threads: a receiving
     thread would get a pool of its own.

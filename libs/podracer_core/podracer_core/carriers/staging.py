@@ -64,13 +64,13 @@ class SlotLayout:
 
     @property
     def size_bytes(self) -> int:
-        """Of all slots together."""
+        """Bytes of all slots together."""
         return self.slot_size_bytes * self.slot_count
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: `offset_bytes` from the start of the memory, in a slot that was handed over for the
+    """The place of a tensor: `offset_bytes` from the start of the memory, in a slot that was handed over for the
     `generation`th time."""
 
     slot: int

@@ -1,4 +1,4 @@
-"""What a tensor is on the wire whatever carries it: dtype and shape, and the bytes they stand for."""
+"""A tensor on the wire, the same for all carriers: dtype and shape, and the number of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAYLOAD_BYTES = 1 << 31
 """Bytes of all tensors of one header that a receiver accepts."""
 
 MAX_TENSORS = 4096
-"""Of one header."""
+"""Most tensors of one header."""
 
 _MAX_AXES = 8
 _MAX_STRIDE = 1 << 60  # an axis of 0 makes any other one possible, but not its strides
@@ -58,7 +58,7 @@ def size_bytes_of(message: tensor_pb2.Tensor) -> int:
 
 
 def dtype_of(message: tensor_pb2.Tensor) -> torch.dtype:
-    """Of a message that `size_bytes_of` has passed."""
+    """dtype of a message that `size_bytes_of` has accepted."""
     return _TORCH_DTYPES[message.dtype]
 
 

@@ -206,7 +206,7 @@ def hyperparameters_from_message(
 
 
 def _shortened(preparation: str) -> str:
-    """At most as long as the contract allows, in characters that protobuf takes (a path may have others in it)."""
+    """The text, as long as the contract allows at most, in characters that protobuf takes (a path may have others)."""
     text = preparation.strip().encode(errors="replace").decode()
     return text if len(text) <= _PREPARATION_LENGTH else f"{text[: _PREPARATION_LENGTH - 2]} …"
 

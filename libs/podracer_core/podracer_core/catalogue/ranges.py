@@ -41,7 +41,7 @@ class IntegerInterval:
 
     @property
     def is_logarithmic(self) -> bool:
-        """As of an Interval."""
+        """Whether even in the logarithm; see Interval."""
         return self.logarithmic
 
     def contains(self, value: HyperparameterValue) -> bool:
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Not searched: this value instead of the default."""
+    """A fixed value: it is not searched, and replaces the default."""
 
     value: HyperparameterValue
 

@@ -73,7 +73,7 @@ def mutate(search: Range, value: HyperparameterValue, random: Random) -> Hyperpa
 
 
 def _least_distance(search: Interval) -> float:
-    """From 1, whose own logarithm is infinite: a hundredth of the greatest stands for it."""
+    """The least distance from 1, whose own logarithm is infinite: a hundredth of the greatest stands for it."""
     return max(1.0 - search.high, 0.0) or (1.0 - search.low) / 100.0
 
 

@@ -31,7 +31,7 @@ from podracer_core.checkpoint.policy import load_policy, random_observations
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 MOST_DIFFERENCE = 1e-5
-"""Between an action of the file and one of the policy, in parts of the action where that is above 1."""
+"""Largest difference between an action of the file and one of the policy, in parts of the action if that is above 1."""
 
 _BATCHES = (1, 2, 7)
 

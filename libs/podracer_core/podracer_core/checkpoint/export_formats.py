@@ -114,7 +114,7 @@ def _without_deprecations() -> Iterator[None]:
 
 @contextmanager
 def _errors_only(name: str) -> Iterator[None]:
-    """It warns that torchvision is not there, which no policy needs."""
+    """Silence warnings of a logger, such as that torchvision is missing, which no policy needs."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

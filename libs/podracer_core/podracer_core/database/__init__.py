@@ -262,7 +262,7 @@ class UtcTime(TypeDecorator[datetime]):
 
     @staticmethod
     def microseconds(value: datetime) -> int:
-        """As it is stored."""
+        """A time as it is stored: microseconds since 1970. Raises ValueError if it has no time zone."""
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
         return (value - _EPOCH) // _MICROSECOND

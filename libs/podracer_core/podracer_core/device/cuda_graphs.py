@@ -31,7 +31,7 @@ class Graphed(Generic[Result]):
     """
 
     def __init__(self, work: Callable[..., Result], device: torch.device, *, wanted: bool = True) -> None:
-        """Without `wanted`, and on other devices than CUDA's, every call is a plain one."""
+        """`wanted` False, or another device than a CUDA device: every call is a plain one."""
         self._work, self._device = work, device
         self._active = wanted and can_capture(device)
         self._calls: dict[Hashable, _Call[Result]] = {}
@@ -126,7 +126,7 @@ def map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
 
 
 def _form(argument: Any) -> Hashable:
-    """What two calls must have in common to share a graph."""
+    """The form of an argument; two calls share a graph if all forms are equal."""
     if isinstance(argument, Tensor):
         return argument.shape, argument.dtype
     if is_dataclass(argument):

@@ -40,7 +40,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskArguments:
-    """What a task takes: its constructor's arguments, besides `num_envs` and `device`."""
+    """Arguments of a task's constructor, besides `num_envs` and `device`."""
 
     max_episode_steps: int | None = 1000
     xml_file: str
@@ -49,7 +49,7 @@ class TaskArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments(TaskArguments):
-    """Of the tasks whose reward is how fast they come along x."""
+    """Arguments of tasks that reward the speed along x."""
 
     forward_reward_weight: float = 1.0
     ctrl_cost_weight: float
@@ -74,7 +74,7 @@ class HalfCheetahArguments(RunArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class WalkArguments(RunArguments):
-    """Of those that fall."""
+    """Arguments of tasks in which the robot can fall."""
 
     healthy_reward: float = 1.0
     terminate_when_unhealthy: bool = True
@@ -119,7 +119,7 @@ class AntArguments(WalkArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class HumanoidParts(TaskArguments):
-    """What Humanoid and HumanoidStandup see of themselves."""
+    """Parts of the observation of Humanoid and HumanoidStandup."""
 
     frame_skip: int = 5
     ctrl_cost_weight: float = 0.1

@@ -32,7 +32,8 @@ def set_up_offscreen() -> None:
 
 @cache
 def working_backend() -> str:
-    """In processes of their own: a library that fails leaves its process unusable for the next one."""
+    """The first backend that draws, tried in processes of their own: a library that fails leaves its process unusable
+    for the next one. Raises PreconditionFailed if none works."""
     problems = []
     for backend in _BACKENDS:
         environment = os.environ | {_VARIABLE: backend}

@@ -19,7 +19,7 @@ Indicator = Literal["macd", "rsi", "cci", "adx", "bollinger", "turbulence"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockTradingConfig:
-    """What the table is and how it is traded: `MEANINGS` in a line each, docs/environments/stock_trading.md in full."""
+    """Options of table and trading: `MEANINGS` in a line each, docs/environments/stock_trading.md in full."""
 
     table: str
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class StockTradingConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> StockTradingConfig:
-        """From JSON values. Raises InvalidInput with every unknown name (and the nearest known one) and wrong value."""
+        """Options from JSON values. Raises InvalidInput with every unknown name (and the nearest) and wrong value."""
         from podracer_core.config.build import Builder  # late: the catalogue does without YAML
         from podracer_core.config.document import Node
 

@@ -43,7 +43,7 @@ _FORMS = {
 
 
 class Recording(NamedTuple):
-    """What was filmed: the file, its pictures (one more than steps were taken), and the episode's return.
+    """A video: the file, its pictures (one more than steps were taken), and the episode's return.
 
     `complete` is false where `step_limit`, or the death of the environment's process, cut the episode off.
     """
@@ -160,7 +160,7 @@ class _Encoder:
 
 
 def _filmed_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """What to play before the camera: the environment itself, or Gymnasium's of the same id."""
+    """The environment to film: the environment itself, or Gymnasium's of the same id."""
     if batched_class(spec) is None:
         return gymnasium_spec(spec)
     if spec.id not in gymnasium.registry:
@@ -178,7 +178,7 @@ def _filmed_spec(spec: EnvironmentSpec) -> EnvironmentSpec:
 
 
 def _constructor_parameters(environment_id: str) -> set[str]:
-    """What Gymnasium's class takes, also by way of its parents' constructors."""
+    """Arguments of a Gymnasium class, those of its parents' constructors included."""
     made: Any = gymnasium.envs.registration.load_env_creator(str(gymnasium.spec(environment_id).entry_point))
     constructors = [each.__init__ for each in made.__mro__ if "__init__" in vars(each)]
     return {name for constructor in constructors for name in inspect.signature(constructor).parameters}

@@ -18,7 +18,7 @@ STEPS_AT_ONCE = 16
 
 
 class Acting(Protocol):
-    """What acts: an Actor, or an EnsembleActor."""
+    """A policy that acts: an Actor, or an EnsembleActor."""
 
     def greedy(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
         """observation [M, B, *obs] raw -> the action [M, B, *action], obeying action_mask [M, B, n]."""
@@ -91,7 +91,7 @@ class GreedyEpisodes:
         self._show(step.observation, step.action_mask)
 
     def _show(self, observation: Tensor, mask: Tensor | None) -> None:
-        """What to act on next."""
+        """The observation to act on next."""
         members, blocks = self._blocks
         rows = blocks * self._block_rows
         if self._observation is None:
@@ -103,7 +103,7 @@ class GreedyEpisodes:
 
 
 class Evaluated(Acting, Protocol):
-    """What can be evaluated: an Actor, or an EnsembleActor."""
+    """A policy that can be evaluated: an Actor, or an EnsembleActor."""
 
     @property
     def members(self) -> int:

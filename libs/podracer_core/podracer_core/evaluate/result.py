@@ -66,12 +66,12 @@ class EvaluationResult:
 
     @property
     def lower_bound(self) -> float:
-        """Of that interval, or of the statistic's."""
+        """The lower end of that interval, or of the statistic's."""
         return self.mean - self.half_width if self.statistic is None else self.statistic.lower_bound
 
     @property
     def upper_bound(self) -> float:
-        """Of that interval, or of the statistic's."""
+        """The upper end of that interval, or of the statistic's."""
         return self.mean + self.half_width if self.statistic is None else self.statistic.upper_bound
 
     @property
@@ -91,7 +91,7 @@ class EvaluationResult:
         )
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
-        """Both results together. Raises InvalidInput if the environment's own statistics differ."""
+        """The sum of both results. Raises InvalidInput if the environment's own statistics differ."""
         if self.statistic != other.statistic:
             message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
             raise InvalidInput(message)

@@ -81,7 +81,7 @@ def _counts(growth: FusionState) -> Tensor:
 
 
 def _finite(tensor: Tensor) -> Tensor:
-    """bool [M] of [M, …]."""
+    """Whether all values of each member are finite: [M, …] -> bool [M]."""
     return tensor.isfinite().flatten(1).all(1) if tensor.dim() > 1 else tensor.isfinite()
 
 
@@ -92,7 +92,7 @@ def _stacked(name: str, previous: Tensor, contributions: Sequence[Contribution],
 
 
 def _rounded(fused: Parameters, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In the dtypes of the networks. Raises InvalidInput for other names or shapes."""
+    """The parameters in the dtypes of the networks. Raises InvalidInput for other names or shapes."""
     own = {name: list(tensor.shape) for name, tensor in model.items()}
     given = {name: list(tensor.shape) for name, tensor in fused.items()}
     differing = sorted(name for name in {*own, *given} if own.get(name) != given.get(name))

@@ -24,7 +24,7 @@ class Moments:
     squares: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, to be sent."""
+        """The tensors by name, to be sent."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def to(self, device: torch.device | str) -> Moments:
@@ -67,7 +67,7 @@ def pooled(parts: Sequence[Moments]) -> Moments:
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Of values [K, M, …] along K, weighted by weight [K, M], which is 0 or more and not 0 for all K: float64 [M, …].
+    """The mean of values [K, M, …] along K, float64 [M, …]. weight [K, M] is 0 or more, and not 0 for all K.
 
     sum(w_k x_k) / sum(w_k), added in the order of K in float64. With weights of 1 and float32 values the sum is exact,
     and the mean as float32 is the true one correctly rounded, unless values differ by more than a factor of 2^24 / K.

@@ -22,7 +22,7 @@ from podracer_core.training.plan import Statistic
 
 @dataclass(frozen=True)
 class Order:
-    """What to train, and until when.
+    """The task of a training run: its environment, algorithm and members, and when it ends.
 
     shared   hyperparameters of all members
     ranges   the ranges of the searched ones, of scope "member" only

@@ -70,7 +70,7 @@ class Evolution:
 
     @classmethod
     def from_message(cls, message: evolution_pb2.Evolution) -> Evolution:
-        """With the defaults filled in."""
+        """The evolution of a message, with the defaults filled in."""
         seconds = seconds_from_duration(message.round_time) if message.HasField("round_time") else None
         length = Round(seconds, message.round_env_steps or None)
         return read(Evolution, message) if length == Round() else read(Evolution, message, round=length)

@@ -39,7 +39,7 @@ class Objective:
 
     @classmethod
     def from_message(cls, message: evolution_pb2.Objective) -> Objective:
-        """What is unset is None."""
+        """The objective of a message; unset fields are None."""
         return read(cls, message)
 
     def to_message(self) -> evolution_pb2.Objective:
@@ -72,7 +72,7 @@ class EvaluationPlan:
 
     @classmethod
     def from_message(cls, message: job_pb2.EvaluationSpec) -> EvaluationPlan:
-        """With the default filled in."""
+        """The plan of a message, with the default filled in."""
         return read(cls, message)
 
     def to_message(self) -> job_pb2.EvaluationSpec:

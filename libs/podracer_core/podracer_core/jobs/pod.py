@@ -45,7 +45,7 @@ class PodCount:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one pod needs; None: automatic. cpu in cores, memory in bytes, gpu in devices."""
+    """Needs of one pod; None: automatic. cpu in cores, memory in bytes, gpu in devices."""
 
     cpu: float | None = None
     memory: ByteSize | None = None
@@ -73,7 +73,7 @@ class Fusion:
 
     @classmethod
     def from_message(cls, message: job_pb2.Fusion) -> Fusion:
-        """With the defaults filled in."""
+        """The fusion of a message, with the defaults filled in."""
         return read(cls, message, interval=message.interval_updates or None)
 
     def to_message(self) -> job_pb2.Fusion:
@@ -126,7 +126,7 @@ class Pod:
 
     @classmethod
     def from_message(cls, message: job_pb2.PodShape) -> Pod:
-        """With the defaults filled in."""
+        """The pod of a message, with the defaults filled in."""
         least = message.min_count or 1
         return read(
             cls,

@@ -62,7 +62,7 @@ class JobSpec:
 
     @classmethod
     def from_message(cls, message: job_pb2.JobSpec) -> JobSpec:
-        """With defaults filled in and values unchecked. Raises InvalidInput that names each malformed field."""
+        """A spec with defaults filled in and values unchecked. Raises InvalidInput that names each malformed field."""
         violations: list[FieldViolation] = []
 
         def part(field: str, decode: Callable[[], Part]) -> Part | None:

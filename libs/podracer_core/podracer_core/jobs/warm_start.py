@@ -50,11 +50,11 @@ class Founder:
 
 
 Beginnings = WarmStart | tuple[Founder, ...]
-"""Where the first agents start from: as requested, or as looked up on the other job's leaderboard."""
+"""The starts of the first agents: as requested, or as looked up on the other job's leaderboard."""
 
 
 def founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:
-    """Raises InvalidInput for a warm start that has not been looked up."""
+    """The founders as messages. Raises InvalidInput for a warm start that has not been looked up."""
     if isinstance(warm_start, WarmStart):
         raise InvalidInput(f"warm_start: the candidates of {warm_start.job} have to be looked up first")
     return [founder.to_message() for founder in warm_start]

@@ -53,7 +53,7 @@ class Provenance:
     last: str = ""
 
     def to_json(self) -> str:
-        """One line, keys sorted."""
+        """The provenance as one line, keys sorted."""
         dates = [[each.ticker, str(each.time), each.move, each.factor] for each in self.ex_rights]
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return json.dumps(values | {"schema": _SCHEMA, "ex_rights": dates}, sort_keys=True)

@@ -41,7 +41,7 @@ class ExRightsDate:
 
 
 def find_ex_rights(table: PriceTable, daily_limit: float | None) -> list[ExRightsDate]:
-    """All of them, in the order of the table. Whether a bar is one depends on that bar and those before it alone."""
+    """All ex-rights dates, in the order of the table. Whether a bar is one depends on it and earlier bars alone."""
     factor = _factors(table, daily_limit)
     names = np.repeat(np.array(table.tickers, dtype=object), np.diff(table.bounds))
     rows = np.flatnonzero(factor != 1)

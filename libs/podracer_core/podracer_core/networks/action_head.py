@@ -1,4 +1,4 @@
-"""What a policy's outputs mean: the interface of every family of distributions, and which one fits an action space.
+"""The meaning of a policy's outputs: the interface of all families of distributions, and the family of an action space.
 
 Every function is batched and keeps the member axis in front. `output` is the last layer's [M, B, output_size],
 `settings` are tensors [M, …] that belong to the policy but not to its network (`log_std`, `random_fraction`, …).
@@ -30,7 +30,7 @@ class Density(ABC):
 
     @abstractmethod
     def gradient(self, log_prob_gradient: Tensor, entropy_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """From the loss's derivatives in log_prob and entropy, [M, B]: those in output [M, B, _] and log_std [M, A]."""
+        """The loss's derivatives in output [M, B, _] and log_std [M, A], from those in log_prob and entropy, [M, B]."""
 
 
 class ActionHead(ABC):
@@ -48,7 +48,7 @@ class ActionHead(ABC):
     action_dtype: torch.dtype
 
     def draw_noise(self, key: Tensor, first_step: Tensor, horizon: int) -> Tensor:
-        """What `sample` consumes over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T, M, E, noise_size].
+        """The noise of `sample` over `horizon` steps: key int64 [M, E], first_step int64 [M] -> [T, M, E, noise_size].
 
         Step t of member m uses the numbers (first_step[m] + t) * noise_size … of its environments' streams.
         """
@@ -75,7 +75,7 @@ class ActionHead(ABC):
 
     @abstractmethod
     def greedy_module(self) -> nn.Module:
-        """For use with torch alone: output [B, output_size] -> the greedy action as a user's environment takes it."""
+        """A module of torch alone: output [B, output_size] -> the greedy action as a user's environment takes it."""
 
     def combine(self, output: Tensor) -> Tensor:
         """The outputs of a member's N networks as one: [M, N, B, output_size] -> [M, B, _]. Only the first counts."""
@@ -96,4 +96,4 @@ class PolicyHead(ActionHead):
 
     @abstractmethod
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
-        """Of stored actions [M, B, *action_shape]."""
+        """Log-probability and entropy of stored actions [M, B, *action_shape]."""

@@ -101,8 +101,8 @@ class NetworkActor(Actor):
         normalize: bool,
         settings: Mapping[str, Tensor] | None = None,
     ) -> NetworkActor:
-        """With settings of zero where none are given, and a normalizer that changes nothing yet but the pixels of
-        images, which become 0 … 1. `normalize`: the learner will renew it."""
+        """An actor with settings of zero where none are given, and a normalizer that changes nothing yet but the pixels
+        of images, which become 0 … 1. `normalize`: the learner will renew it."""
         device, size = network.weights[0].device, network.architecture.inputs
         own = {name: torch.zeros(members, *shape, device=device) for name, shape in head.settings.items()}
         brightest = 1.0 if image_shape(space) is None else _BRIGHTEST

@@ -28,7 +28,7 @@ _RANDOM_ACTIONS = 1
 
 
 class BoxHead(ActionHead):
-    """What both have in common: with the probability `random_fraction` [M, 1] an action is uniformly random instead."""
+    """Base of both heads: with the probability `random_fraction` [M, 1] an action is uniformly random instead."""
 
     action_dtype = torch.float32
 
@@ -88,7 +88,7 @@ class DeterministicHead(BoxHead):
         return output.tanh()
 
     def log_prob(self, output: Tensor, settings: Settings, action: Tensor) -> Tensor:
-        """Of stored actions [M, B, A] under Normal(tanh(output), noise_scale), [M, B]."""
+        """Log-probability [M, B] of stored actions [M, B, A] under Normal(tanh(output), noise_scale)."""
         scale = settings["noise_scale"].unsqueeze(1)
         standardized = (action - output.tanh()) / scale
         return -(0.5 * standardized.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
@@ -137,7 +137,7 @@ class SquashedGaussianHead(BoxHead):
         return torch.cat([mean_slope, torch.where(within, log_std_slope, 0.0)], -1)
 
     def log_prob(self, output: Tensor, settings: Settings, action: Tensor) -> Tensor:
-        """Of stored actions [M, B, A], [M, B]."""
+        """Log-probability [M, B] of stored actions [M, B, A]."""
         mean, log_std = self._parameters(output)
         raw = action.clamp(-_EDGE, _EDGE).atanh()
         return _log_density(raw, log_std, (raw - mean) * log_std.neg().exp())
@@ -158,7 +158,7 @@ class SmoothGaussianHead(SquashedGaussianHead):
 def make_exploration(
     shared: Mapping[str, Any], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> Exploration:
-    """From the hyperparameters `exploration` and `exploration_period`."""
+    """The exploration of the hyperparameters `exploration` and `exploration_period`."""
     kind, period = shared["exploration"], shared["exploration_period"]
     return Exploration(
         kind,
@@ -169,7 +169,7 @@ def make_exploration(
 
 
 def _log_density(raw: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Of tanh u, u = `raw` = mean + std * noise, all [M, B, A] -> [M, B]: the sum of log N(u) - log(1 - tanh(u)^2).
+    """Log-density [M, B] of tanh u, u = `raw` = mean + std * noise, all [M, B, A]: Σ log N(u) - log(1 - tanh(u)^2).
 
     The latter is 2 (log 2 - u - softplus(-2 u)), which does not lose its digits far from zero; half of the sum is added
     up here, and softplus(-2 u) = -2 softplus(u, beta=-2).
@@ -234,8 +234,8 @@ class Exploration:
         return (noise.unfold(0, past + 1, 1) * self._newest_last[key.device]).sum(-1)
 
     def _matrices(self, key: Tensor, first: Tensor, count: int) -> Tensor:
-        """Those of the periods first [M] … first + count - 1, [count, M, E, size]. A CPU keeps the last ones: a rollout
-        of one step would draw thousands of numbers that it had before. A look at what is kept would make a GPU wait."""
+        """Matrices of the periods first [M] … first + count - 1, [count, M, E, size]. A CPU keeps the last ones: a
+        rollout of one step would draw thousands of numbers again. On a GPU the comparison would wait for the device."""
         kept = self._kept if key.device.type == "cpu" else None
         if kept and len(kept[2]) == count and torch.equal(kept[0], key) and torch.equal(kept[1], first):
             return kept[2]
@@ -266,7 +266,7 @@ class Exploration:
         return normal(key.unsqueeze(-1), counter)
 
     def shape(self, noise: Tensor, observation: Tensor) -> Tensor:
-        """What `draw` gave for a step [M, B, size], observation [M, B, obs] normalized -> noise [M, B, A]."""
+        """Noise [M, B, A] of a step from the numbers of `draw` [M, B, size] and normalized observations [M, B, obs]."""
         if self._kind != "state_dependent":
             return noise
         matrix = noise.view(*noise.shape[:-1], -1, self._action_size)

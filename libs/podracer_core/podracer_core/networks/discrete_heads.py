@@ -49,7 +49,7 @@ class CategoricalHead(PolicyHead):
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> CategoricalHead:
-        """For a space that should be Discrete; raises InvalidInput where it is not."""
+        """The head of a space that should be Discrete; raises InvalidInput if it is not."""
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise InvalidInput(f"this policy needs a Discrete space, not {space}", reason="ACTION_SPACE_UNSUPPORTED")
         return cls(space)

@@ -25,7 +25,7 @@ class BoxUnits:
     def __init__(
         self, space: gymnasium.spaces.Box, device: torch.device | str = "cpu", *, bounded: bool = False
     ) -> None:
-        """With `bounded` every dimension must have two finite bounds; raises InvalidInput where one has not."""
+        """`bounded`: every dimension must have two finite bounds. Raises InvalidInput if one has not."""
         self.space, self.shape, self.size = space, space.shape, math.prod(space.shape)
         low = np.asarray(space.low, np.float64).reshape(-1)
         high = np.asarray(space.high, np.float64).reshape(-1)

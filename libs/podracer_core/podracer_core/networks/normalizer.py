@@ -121,7 +121,7 @@ class ObservationStatistics:
 
     @property
     def running(self) -> RunningNormalizer | None:
-        """None where nothing is normalized."""
+        """The statistics; None if nothing is normalized."""
         return self._running
 
     def show(self) -> None:

@@ -25,7 +25,7 @@ class ImageShape:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> ImageShape:
-        """From an observation's shape: the smallest axis of the first and the last is that of the channels."""
+        """The images of an observation's shape: the smaller of the first and the last axis is that of the channels."""
         if len(shape) != 3:
             raise InvalidInput(f"an image has three dimensions, not {len(shape)}", shape=shape)
         if shape[2] <= shape[0]:
@@ -66,7 +66,7 @@ class StackedCNN:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the layers."""
+        """Strides of the layers."""
         return tuple(stride for _, _, stride in _LAYERS)
 
     def __call__(self, images: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Architecture:
         action_size: int = 0,
         body: Body = "plain",
     ) -> Architecture:
-        """For observations from `space`: a Box, and the pixels of an image where it is uint8 of three dimensions.
+        """Networks for observations from `space`: a Box, and the pixels of an image if it is uint8 of three dimensions.
 
         Raises InvalidInput for images with another body than the plain one.
         """
@@ -84,7 +84,7 @@ class Architecture:
 
     @property
     def dense_sizes(self) -> tuple[int, ...]:
-        """Of the layers after the convolutions: inputs, hidden sizes, outputs."""
+        """Sizes of the layers after the convolutions: inputs, hidden sizes, outputs."""
         seen = self.inputs if self.image is None else self.image.features
         return (seen + self.action_size, *self.hidden_sizes, self.outputs)
 
@@ -128,7 +128,7 @@ class StackedNetwork:
 
     @classmethod
     def of(cls, architecture: Architecture, parameters: StackedParameters) -> StackedNetwork:
-        """Over `parameters` (which may have others too); gradients flow into them."""
+        """Networks over `parameters` (which may have others too); gradients flow into them."""
         return cls(architecture, {name: parameters[name] for name in architecture.shapes()})
 
     def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:
@@ -142,12 +142,12 @@ class StackedNetwork:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """Of the dense layers, [G, in, out] each."""
+        """Weights of the dense layers, [G, in, out] each."""
         return (self.normalized or self.dense).weights
 
     @property
     def biases(self) -> tuple[Tensor, ...]:
-        """Of the dense layers, [G, 1, out] each."""
+        """Biases of the dense layers, [G, 1, out] each."""
         return self.dense.biases
 
     def every(self, start: int = 0, step: int = 1) -> StackedNetwork:
@@ -236,7 +236,7 @@ class _NetworkModule(nn.Module):
 
 
 def image_shape(space: gymnasium.Space[Any]) -> ImageShape | None:
-    """Of a uint8 Box of three dimensions; None for any other space."""
+    """The shape of images in a uint8 Box of three dimensions; None for any other space."""
     if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return ImageShape.of(space.shape)
     return None

@@ -37,7 +37,7 @@ def layer_norm_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 
 class StackedNormalized:
-    """Over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in, out]."""
+    """Networks over tensors [G, …] by the names of `normalized_shapes`; weights are [G, in, out]."""
 
     def __init__(self, sizes: Sequence[int], activation: str, tensors: Mapping[str, Tensor]) -> None:
         layers = [f"layers.{layer}" for layer in range(len(sizes) - 1)]
@@ -56,7 +56,7 @@ class StackedNormalized:
 
     @torch.no_grad()
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step of the networks `wanted` bool [G]: the running statistics follow."""
+        """Update the running statistics after a gradient step of the networks `wanted` bool [G]."""
         for norm in self._norms:
             norm.follow(wanted.view(-1, 1, 1))
 
@@ -77,7 +77,7 @@ class StackedNormalized:
 
 
 class StackedLayerNorm:
-    """Over tensors [G, …] by the names of `layer_norm_shapes`; weights are [G, in, out].
+    """Networks over tensors [G, …] by the names of `layer_norm_shapes`; weights are [G, in, out].
 
     Each hidden layer: linear, normalized to mean 0 and variance 1 over its outputs, scaled and shifted, activated.
     """
@@ -101,11 +101,11 @@ class StackedLayerNorm:
         return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])
 
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step: nothing runs along."""
+        """Do nothing after a gradient step: there are no running statistics."""
 
     @torch.no_grad()
     def initialize(self, seeds: Tensor, identity: int) -> None:
-        """As `StackedNormalized`."""
+        """See `StackedNormalized.initialize`."""
         _initialize(self._tensors, self.weights, self.biases, seeds, identity)
 
     def module(self, group: int) -> nn.Module:

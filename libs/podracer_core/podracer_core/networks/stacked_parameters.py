@@ -37,7 +37,7 @@ class StackedParameters:
 
     @property
     def device(self) -> torch.device:
-        """Where all of them lie."""
+        """The device of all parameters."""
         return self.flat.device
 
     def __getitem__(self, name: str) -> Tensor:

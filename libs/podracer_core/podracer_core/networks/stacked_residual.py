@@ -51,7 +51,7 @@ def norm_shapes(name: str, width: int, *, renormalized: bool = False) -> dict[st
 
 
 class BatchNorm:
-    """Of rows [G, B, in]: by their own mean and variance, or by the running ones, which follow when told.
+    """Batch normalization of rows [G, B, in]: by their own mean and variance, or by the running ones; see `follow`.
 
     Where the tensors have `steps`, it is batch renormalization (Ioffe, 2017, arXiv:1702.03275) after 100,000 of these:
     what comes out is as by the running statistics, within limits, and has the slope of the rows' own.
@@ -164,7 +164,7 @@ class _Normalized(torch.autograd.Function):
 def _slopes(
     slope: Tensor, rows: Tensor, scale: Tensor | None, mean: Tensor, inverse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the rows [G, B, C], of scale and shift [G, 1, C], where `slope` [G, B, C] is that of what comes out."""
+    """Gradients of rows [G, B, C], scale and shift [G, 1, C] from `slope` [G, B, C], the gradient of the outputs."""
     shift_slope = slope.sum(1, keepdim=True)
     scale_slope = ((slope * rows).sum(1, keepdim=True) - mean * shift_slope) * inverse
     factor = inverse if scale is None else inverse * scale
@@ -174,7 +174,7 @@ def _slopes(
 
 
 class StackedResidual:
-    """Over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
+    """Networks over tensors [G, …] by the names of `residual_shapes`; weights are [G, in, out].
 
     weights   of all linear layers
     """
@@ -190,7 +190,7 @@ class StackedResidual:
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """Of the linear layers, [G, in, out] each."""
+        """Weights of the linear layers, [G, in, out] each."""
         return tuple(self._tensors[f"{name}.weight"] for name in self._layers)
 
     def __call__(self, inputs: Tensor, *, by_batch: bool = False) -> Tensor:
@@ -214,7 +214,7 @@ class StackedResidual:
 
     @torch.no_grad()
     def settle(self, wanted: Tensor) -> None:
-        """After a gradient step of the networks `wanted` bool [G]: the running statistics follow; each output's weights
+        """Update the running statistics after a gradient step of the networks `wanted` bool [G]; each output's weights
         come to norm 1, scale and shift of a batch normalization together to √width, RMSNorm's scale to √width."""
         wanted = wanted.view(-1, 1, 1)
         for norm in self._norms.values():

@@ -116,7 +116,7 @@ def wide_backward(
 
 
 def _results(inputs: Tensor, layers: Sequence[Layer], activation: Activation) -> list[Tensor]:
-    """What goes into each layer of a network, and what comes out of the last."""
+    """The inputs of each layer of a network, and the outputs of the last."""
     results = [inputs]
     for layer in layers[:-1]:
         results.append(_activated(results[-1], layer, activation))

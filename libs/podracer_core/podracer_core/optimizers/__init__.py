@@ -31,7 +31,7 @@ class StackedAdam:
 
     @functools.cached_property
     def _rows(self) -> list[list[list[Tensor]]]:
-        """What a member's step reads and changes, as views."""
+        """Tensors that a member's step reads and changes, as views."""
         every = (self.parameters, self.gradient, self.first_moment, self.second_moment)
         return [[[tensor[member]] for tensor in every] for member in range(len(self.step_count))]
 

@@ -121,7 +121,7 @@ def check_projects(identity: Identity, request: Any) -> None:
 
 
 def _projects(value: Any) -> Iterator[str]:
-    """Of every string in a message, or in the value of a field, that is the name of a project or begins with one."""
+    """Projects named at the start of strings in a message, or in a field's value; the default for an unset `parent`."""
     if isinstance(value, str):
         if match := _NAME.fullmatch(value):
             yield match[1]

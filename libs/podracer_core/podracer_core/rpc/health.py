@@ -63,7 +63,7 @@ class AioHealth:
     """The health of an asyncio server. Not ready before `start`. The port answers only while the event loop runs."""
 
     def __init__(self, services: Sequence[str], address: str = "") -> None:
-        """As Health's."""
+        """See Health."""
         self._names = (READINESS, *services)
         self.servicer = health.aio.HealthServicer()
         self._draining = False

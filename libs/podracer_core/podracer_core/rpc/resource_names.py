@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from podracer_core.errors import InvalidInput
 
 DEFAULT_PROJECT = "default"
-"""Of a request whose `parent` is unset."""
+"""The project of a request whose `parent` is unset."""
 
 LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 """The pattern of a DNS label: a project, a job, an alias, a data set."""

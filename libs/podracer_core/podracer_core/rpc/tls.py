@@ -32,7 +32,7 @@ class TlsMaterial:
     key: bytes = field(repr=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that presents this certificate and trusts those of the authority."""
+        """Credentials of a channel that presents this certificate and trusts those of the authority."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
@@ -78,7 +78,7 @@ class TlsFolder:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a channel that presents its own certificate and trusts those of the authority."""
+        """Credentials of a channel that presents its own certificate and trusts those of the authority."""
         return TlsMaterial(*self._read()).channel_credentials()
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:

@@ -144,7 +144,7 @@ def _detach(duplicate: Any) -> int:
 
 
 def _become(module: str, environment: Mapping[str, str], stdout: int, stderr: int) -> None:
-    """In the forked process: behave as `python -m module`."""
+    """Behave as `python -m module` in the forked process."""
     server = sys.modules[_SERVER]
     exit_with_parent(server.PID)
     os.setsid()

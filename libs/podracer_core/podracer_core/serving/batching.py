@@ -223,12 +223,12 @@ class ServedPolicies:
             )
 
     def versions(self, name: str) -> list[str]:
-        """Those that can be asked for, the present one first."""
+        """Versions that can be requested, the present one first."""
         with self._lock:
             return [policy.version for policy in self._versions.get(name, ())]
 
     def present(self) -> list[ServedPolicy]:
-        """The present version of each, by name."""
+        """The present version of each policy, by name."""
         with self._lock:
             return [self._versions[name][0] for name in sorted(self._versions)]
 

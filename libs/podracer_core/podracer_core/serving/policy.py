@@ -24,7 +24,7 @@ from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
 from podracer_core.errors import InvalidInput
 
 MAX_POLICIES = 100
-"""That act together."""
+"""Most policies that act together."""
 
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _WARM_ROWS = (1, 8)

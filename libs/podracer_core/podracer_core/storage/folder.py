@@ -30,10 +30,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FolderStore(ObjectStore):
-    """Each key is a path below `root`. Writes go to a draft, are flushed to the disk, and are moved into place."""
+    """Objects as files: a key is a path below `root`. Writes go to a draft, are flushed, and moved into place."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
-        """With `create` the folder is made and must be writable; without, it must exist and be readable."""
+        """`create`: make the folder, which must be writable; otherwise it must exist and be readable."""
         self._root = root
         self._drafts = root / DRAFTS
         self.url = root.absolute().as_uri()

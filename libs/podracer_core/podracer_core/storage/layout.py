@@ -15,10 +15,10 @@ from podracer_core.storage.manifest import ManifestFile
 from podracer_core.storage.object_store import check_key
 
 REPLAY_FOLDER = "replay/"
-"""Within a checkpoint: parts of a replay buffer, which later ones of the agent may name in place of writing them."""
+"""Folder in a checkpoint: parts of a replay buffer, which later ones of the agent may name in place of writing them."""
 
 UPLOADS_FOLDER = "artifacts/"
-"""Within a project: uploaded files."""
+"""Folder in a project: uploaded files."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _CHECKPOINT = re.compile(

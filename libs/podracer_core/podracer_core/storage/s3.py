@@ -95,7 +95,7 @@ class S3Settings:
 
     @classmethod
     def from_environment(cls) -> S3Settings:
-        """From PODRACER_S3_ENDPOINT, PODRACER_S3_ACCESS_KEY or PODRACER_S3_ACCESS_KEY_FILE, and so on."""
+        """The settings in PODRACER_S3_ENDPOINT, PODRACER_S3_ACCESS_KEY or PODRACER_S3_ACCESS_KEY_FILE, and so on."""
         return load_settings(cls, prefix="PODRACER_S3_")
 
 

@@ -71,8 +71,8 @@ class EpochFusion:
         self._is_first = self._is_first and not fused.epoch
 
     def finish(self) -> None:
-        """No update follows in this round: the others need not wait for this learner's contribution, and its samples
-        since the last fusion count by themselves."""
+        """Tell the others that no update follows in this round: they need not wait for this learner's contribution, and
+        its samples since the last fusion count by themselves."""
         self._transport.finish()
         self.sharing.settle()
 

@@ -1,4 +1,4 @@
-"""When evaluating is worth its time: the costs of a round's evaluations, and their share of the round."""
+"""The right time to evaluate: the costs of a round's evaluations, and their share of the round."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class EvaluationCosts:
         return self.episode_s * self._lengths.get(member, 1.0)
 
     def note_look(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
-        """A look was answered after so many seconds."""
+        """Note that a look was answered after `elapsed_s`."""
         self.measured_episode_s = answer.duration_s / sum(result.episodes for result in answer.results)
         means = [sum(result.lengths) / result.episodes for result in answer.results]
         usual = sum(means) / len(means)

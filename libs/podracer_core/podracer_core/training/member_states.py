@@ -22,7 +22,7 @@ _BESIDE = ("environment", "replay")
 _PERSONAL = ("random", "optimizer")
 
 EnvironmentState = dict[str, Tensor]
-"""One member's: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
+"""One member's state: "environment.NAME" and "episodes.NAME" [E, …] of its environments, "step_count" []."""
 
 RESUMED = "resumed"
 _ENVIRONMENT = "environment."
@@ -69,7 +69,7 @@ def _own_groups(checkpoint: MemberGroups) -> dict[str, Mapping[str, Tensor]]:
 
 
 def _weighted_mean(states: Sequence[MemberGroups], weights: Sequence[float]) -> dict[str, dict[str, Tensor]]:
-    """Of every tensor, in float64."""
+    """The weighted mean of every tensor, in float64."""
     share = torch.tensor(weights, dtype=torch.float64)
     share /= share.sum()
     fused: dict[str, dict[str, Tensor]] = {}

@@ -103,7 +103,7 @@ class Selection:
         return self.closing_cost_s * self._costs.pace
 
     def admit_from(self, score: float | None) -> None:
-        """From now on candidates must reach this score; None: any score."""
+        """Require this score of candidates from now on; None: any score."""
         if score != self._plan.admission_score:
             self._plan = replace(self._plan, admission_score=score)
 
@@ -113,7 +113,7 @@ class Selection:
         return news
 
     def step(self, *, may_look: bool = True) -> bool:
-        """After an update: take answers, and look if it is time. Returns whether it has looked now."""
+        """Take answers after an update, and look if it is time. Returns whether it has looked now."""
         for answer in self._backend.poll(self._pause_s()):
             self._take(answer)
         if self._orders or self.confirmed is not None or not self._backend.ready:
@@ -134,8 +134,8 @@ class Selection:
         return True
 
     def conclude(self, timeout_s: float, told_to_end: Callable[[], bool] = lambda: False) -> None:
-        """At the end of the round: a last look, fresh episodes of each member's kept snapshots, and a full evaluation
-        of its best one, unless they are done already. A round of limited seconds with some results, or one that is
+        """Conclude the round: a last look, fresh episodes of each member's kept snapshots, and a full evaluation of its
+        best one, unless they are done already. A round of limited seconds with some results, or one that is
         `told_to_end`, waits little beyond its end, others for half of the round.
 
         Raises DeadlineExpired if the backend is lost for `timeout_s`, or silent for ten minutes.
@@ -217,9 +217,9 @@ class Selection:
                 self._evaluate(contender.snapshot, COMPARISON, first)
 
     def _order_candidates(self) -> None:
-        """Each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for them,
-        then with as many as a look has, as long as it pays for those; the first one in any case. A
-        member that may have reached the target gets all of them, unless the first show that it has not."""
+        """Order each member's best snapshot, the best of all first: with all episodes as long as the fraction pays for
+        them, then with as many as a look has, as long as it pays for those; the first one in any case. A member that
+        may have reached the target gets all of them, unless the first show that it has not."""
         news = [
             best
             for best, *_ in self._contenders.by_member()

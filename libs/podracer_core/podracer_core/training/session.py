@@ -75,11 +75,11 @@ class TrainingSession:
         interrupted: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
-        """Without a backend there is no evaluation. `began_at`: the start of the round on `clock`, by default now;
-        `used_before`: `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps` helps to estimate
-        the cost of the first look. `base_env_steps`: each member's before the round, for evaluation episodes that
-        differ from those of earlier rounds. `interrupted` makes `conclude` hurry. `fusion`: with other learners, whose
-        steps count here once they are fused."""
+        """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default now; `used_before`:
+        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps` helps to estimate the cost of
+        the first look. `base_env_steps`: each member's before the round, for evaluation episodes that differ from those
+        of earlier rounds. `interrupted` makes `conclude` hurry. `fusion`: with other learners, whose steps count here
+        once they are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()

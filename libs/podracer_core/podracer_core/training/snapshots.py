@@ -98,7 +98,7 @@ class Contenders:
 
     @property
     def all_looks(self) -> list[Judgement]:
-        """At all that are kept."""
+        """Looks at all snapshots that are kept."""
         return [one.look for own in self._by_member.values() for one in own if one.look is not None]
 
     def by_member(self) -> list[list[Contender]]:
@@ -124,7 +124,7 @@ class Contenders:
         self._insert(known._replace(mean=mean))
 
     def _insert(self, contender: Contender) -> None:
-        """Of equal ones the later is before: it has seen more."""
+        """Insert a contender, best first. Of two equal ones the later one goes first: it has seen more."""
         member = contender.snapshot.member
         own = [contender, *self._by_member[member]]
         self._by_member[member] = sorted(own, key=lambda one: (-one.mean, -one.snapshot.env_steps))

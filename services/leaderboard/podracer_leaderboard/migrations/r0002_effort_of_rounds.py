@@ -1,4 +1,4 @@
-"""What a line had had when a round ended; what a cohort of some size does in a second."""
+"""Steps and cost of a line at the end of each round; the throughput of cohorts by size."""
 
 from __future__ import annotations
 

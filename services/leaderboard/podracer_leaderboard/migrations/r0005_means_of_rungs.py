@@ -1,4 +1,4 @@
-"""What agents of a rung are compared by: a mean, of how many episodes, and how far these are from one another"""
+"""The mean by which agents of a rung are compared, the number of its episodes, and their variance"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ revision, down_revision = "r0005", "r0004"
 
 
 def upgrade() -> None:
-    """Of rounds before this nothing but the score is known: that stands for the mean, as if it were exact."""
+    """Take the score of earlier rounds, of which nothing else is known, as the mean, as if it were exact."""
     with op.batch_alter_table("rounds") as rounds:
         rounds.add_column(sa.Column("rung_score", sa.Double(), nullable=True))
         rounds.add_column(sa.Column("episodes", sa.BigInteger(), nullable=False, server_default="1"))

@@ -1,4 +1,4 @@
-"""What users do to agents: fork them, pin them, stop them"""
+"""Acts of users on agents: they fork, pin and stop them"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ revision, down_revision = "r0006", "r0005"
 
 
 def upgrade() -> None:
-    """Before this no user could."""
+    """No agent has been forked, pinned or stopped by a user so far."""
     with op.batch_alter_table("agents") as agents:
         agents.add_column(sa.Column("fork_request", sa.String(), nullable=False, server_default=""))
         agents.add_column(sa.Column("pinned", sa.Boolean(), nullable=False, server_default=sa.false()))

@@ -57,7 +57,7 @@ class PolicyStream:
         return self._call.poll()
 
     def wait(self, timeout_s: float) -> None:
-        """Until something comes."""
+        """Wait until something comes, at most `timeout_s`."""
         self._call.wait(timeout_s)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class PolicyStream:
             self._slots.close()
 
     def _decode(self, response: evaluator_service_pb2.EvaluateResponse) -> EvaluatorItem | None:
-        """In the receiving thread."""
+        """Decode a response, in the receiving thread."""
         match response.WhichOneof("message"):
             case "opened":
                 self._settle(response.opened.carrier)

@@ -77,16 +77,17 @@ class StateDecoder:
         self._tensors = TensorDecoder()
 
     def begin(self, parameters: Mapping[str, tensor_pb2.Tensor], normalizer: Mapping[str, tensor_pb2.Tensor]) -> bool:
-        """True if the header contained everything."""
+        """Take the header's tensors. True if the header contained everything."""
         tensors = {_PARAMETERS + name: message for name, message in parameters.items()}
         return self._tensors.begin(tensors | {_NORMALIZER + name: message for name, message in normalizer.items()})
 
     def add(self, chunk: tensor_pb2.TensorChunk) -> bool:
-        """True where this was the last one."""
+        """Take a chunk. True if it was the last one."""
         return self._tensors.add(chunk)
 
     def take(self, env_steps: list[int] | None = None) -> FusionState:
-        """What came; `env_steps` are the transitions where they are not among the tensors."""
+        """The decoded state. `env_steps` are the transitions if these are not among the tensors. Raises InvalidInput
+        for tensors without `active` or valid transitions."""
         tensors = self._tensors.take()
         parameters, normalizer = _below(_PARAMETERS, tensors), _below(_NORMALIZER, tensors)
         transitions = normalizer.pop(_TRANSITIONS, None) if env_steps is None else torch.tensor(env_steps)
@@ -145,7 +146,7 @@ class FollowerSession(Session):
             raise InvalidInput(f"a follower sent {kind or 'an empty message'}", reason="BAD_FUSION")
 
     def responses(self, answer: Answer | Ended) -> Iterator[learner_service_pb2.FuseResponse]:
-        """What this follower is sent."""
+        """The messages for this follower."""
         if isinstance(answer, Ended):
             yield learner_service_pb2.FuseResponse(end=learner_service_pb2.FusionEnd(reason=answer.reason))
         elif answer.fused is None:

@@ -101,7 +101,7 @@ class LeaseControl:
         self._metadata = bearer(lease.token)
 
     def renew(self, request: pod_service_pb2.RenewLeaseRequest, timeout_s: float) -> pod_service_pb2.RenewLeaseResponse:
-        """Once. The caller repeats it."""
+        """Renew the lease once; the caller repeats it."""
         request.lease, request.fence = self._name, self._fence
         response: pod_service_pb2.RenewLeaseResponse = self._stub.RenewLease(
             request, metadata=self._metadata, timeout=timeout_s

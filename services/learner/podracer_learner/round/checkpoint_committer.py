@@ -71,7 +71,7 @@ class CheckpointCommitter:
         return not self._under_way and time.monotonic() - self._tried_at >= self._interval_s
 
     def written(self, member: int, env_steps: int) -> agent_pb2.CheckpointReference:
-        """The written checkpoint of a member at so many steps of this lease."""
+        """The written checkpoint of a member at `env_steps` of this lease."""
         return self._written[member, env_steps]
 
     def member_checkpoint(self, outcome: MemberOutcome) -> pod_service_pb2.MemberCheckpoint:

@@ -98,7 +98,7 @@ class WorkerCrew:
         self._news.wait(timeout_s)
 
     def regroup(self) -> None:
-        """Between two rollouts: share the environments anew if that is due and no worker has begun the next one."""
+        """Share the environments anew between two rollouts, if that is due and no worker has begun the next one."""
         change = self.change_due()
         if change is not None and not any(
             link.arrivals or (link.times.outstanding and not link.late) for link in self.links

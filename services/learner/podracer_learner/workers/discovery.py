@@ -119,7 +119,8 @@ class WorkerDiscovery:
         return [address for address in self._free if address not in self._taken]
 
     def take(self, addresses: Collection[str]) -> None:
-        """These workers have a part and are not asked any more. Workers taken before count as free once asked again."""
+        """Note the workers that have a part: they are not asked any more. Workers taken before count as free once asked
+        again."""
         self._free = tuple(address for address in self._free if address not in self._taken)
         self._taken = frozenset(addresses)
 

@@ -104,7 +104,7 @@ class WorkerLink:
 
     @property
     def environments(self) -> int:
-        """Of each member."""
+        """Environments of each member in the worker's part."""
         return self.part[1]
 
     @property
@@ -167,7 +167,7 @@ class WorkerLink:
             self.lose(error)
 
     def keep_busy(self, weights: Weights, rollouts: int) -> None:
-        """Request rollouts until so many are here or in progress, with these weights or newer ones."""
+        """Request rollouts until `rollouts` are here or in progress, with these weights or newer ones."""
         if self._stream is None:
             return
         if self._version != weights.version:

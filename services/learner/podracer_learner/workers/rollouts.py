@@ -31,7 +31,7 @@ class Weights:
 
     @classmethod
     def of(cls, algorithm: Algorithm, encoder: TensorEncoder) -> Weights:
-        """Those of an algorithm's newest actor."""
+        """The weights of an algorithm's newest actor."""
         tensors, chunks = encoder.encode(algorithm.actor_state())
         version = algorithm.version + 1
         update = worker_service_pb2.ActorUpdate(policy_version=version, normalizer_version=version, tensors=tensors)

@@ -45,7 +45,7 @@ def shares(environments: int, rates: Sequence[float | None]) -> list[int]:
 
 
 def consecutive(counts: Sequence[int]) -> list[Part]:
-    """The parts of workers with so many environments each, one after the other."""
+    """The parts of workers with `counts` environments each, one after the other."""
     edges = [0, *itertools.accumulate(counts)]
     return list(zip(edges, counts, strict=False))
 
@@ -75,7 +75,7 @@ class Share:
 
 
 def has_quorum(present: int, environments: int) -> bool:
-    """Whether so many environments are enough to continue."""
+    """Whether `present` environments of `environments` are enough to continue."""
     return present > 0 and present >= _QUORUM * environments
 
 
@@ -111,8 +111,8 @@ class UsualDuration:
 
 
 class RolloutTimes:
-    """When one worker's rollouts were requested, on the monotonic clock. `heard_at`: its last message, or the start of
-    listening."""
+    """Times at which one worker's rollouts were requested, on the monotonic clock. `heard_at`: its last message, or the
+    start of listening."""
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
@@ -141,11 +141,11 @@ class RolloutTimes:
         return now - max([self.heard_at, *itertools.islice(self._asked_at, 1)])
 
     def ask(self) -> None:
-        """One more rollout is requested."""
+        """Note that one more rollout is requested."""
         self._asked_at.append(time.monotonic())
 
     def arrive(self, at: float) -> None:
-        """The oldest requested rollout has arrived."""
+        """Note that the oldest requested rollout has arrived."""
         self._durations.append(at - max(self._asked_at.popleft(), self.heard_at))
         self.heard_at = at
 

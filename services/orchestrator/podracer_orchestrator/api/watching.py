@@ -34,7 +34,7 @@ REPORTS_S = 0.25
 DRAINING = "draining"
 """A topic that only `drain` touches."""
 PROJECT_PAUSE_S = 0.25
-"""Between two looks at all jobs of a project."""
+"""Time between two looks at all jobs of a project."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0
 MOST_PODS_PAUSE_S = 10.0
 MOST_LOAD = 0.1
@@ -113,7 +113,7 @@ class Watcher:
     async def watch_project(
         self, project: str, after_positions: Mapping[str, int]
     ) -> AsyncIterator[service_pb2.WatchJobsResponse]:
-        """Each job of a project whenever it has a new event, from these positions on, by uid, until this server drains.
+        """Updates of a project's jobs with new events, from these positions (by uid) on, until this server drains.
 
         Without positions every job comes first as it is now, without its former events.
         """
@@ -217,7 +217,7 @@ class Watcher:
         return response
 
     async def _await_news(self, snapshot: _Snapshot, due_at: float, until: float) -> None:
-        """Until the job has changed, or is due and one of its pods has reported, and not longer than `until`."""
+        """Wait until the job has changed, or is due and one of its pods has reported, but not longer than `until`."""
         topic, uid = job_topic(snapshot.job.uid), snapshot.job.uid
         while (left_s := until - self._clock.monotonic()) > 0.0:
             if await self._changes.wait(topic, snapshot.moment.version, min(left_s, max(REPORTS_S, self._pause_s))):

@@ -55,7 +55,7 @@ class Collected:
     size_bytes: int = 0
 
     def add(self, other: Collected) -> None:
-        """Both together."""
+        """Add the checkpoints and bytes of `other`."""
         self.prefixes += other.prefixes
         self.size_bytes += other.size_bytes
 

@@ -46,18 +46,18 @@ class LeaderboardClient:
         return [each async for page in _pages(self._stub.ListAgents, request) for each in page.agents]
 
     async def agent(self, name: str) -> leaderboard_pb2.Agent:
-        """One agent."""
+        """The agent of that name."""
         request = leaderboard_pb2.GetAgentRequest(name=name)
         answer: leaderboard_pb2.GetAgentResponse = await self._stub.GetAgent(request, timeout=TIMEOUT_S)
         return answer.agent
 
     async def fork(self, request: leaderboard_pb2.ForkAgentRequest) -> leaderboard_pb2.Agent:
-        """The new agent, or what it would be."""
+        """The new agent; with `validate_only` the one that would be made, without a name unless it exists already."""
         answer: leaderboard_pb2.ForkAgentResponse = await self._stub.ForkAgent(request, timeout=TIMEOUT_S)
         return answer.agent
 
     async def alias_changes(self, name: str) -> list[leaderboard_pb2.AliasChange]:
-        """What every alias has pointed at, newest first."""
+        """Every change of the leaderboard's aliases, newest first."""
         request = leaderboard_pb2.ListAliasHistoryRequest(leaderboard=name, page_size=_PAGE)
         return [each async for page in _pages(self._stub.ListAliasHistory, request) for each in page.changes]
 

@@ -161,7 +161,7 @@ class Delivery:
         return None if wanted is None else await self._board.propose(wanted)
 
     async def _hear_next_claim(self, job_uid: str) -> None:
-        """After a challenge another candidate may have the best score of all, and has not been challenged yet."""
+        """Challenge the next claim: another candidate may have the best score after a challenge, and be untested."""
 
         def claim(session: Session, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
             job = session.get(JobRow, job_uid)

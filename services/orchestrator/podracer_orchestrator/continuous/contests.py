@@ -39,7 +39,7 @@ from podracer_orchestrator.works import evaluation_works, works
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 _CONFIDENCE = 0.975
-"""Of the one-sided bound of the mean difference: that of a two-sided 95 % interval."""
+"""Confidence of the one-sided bound of the mean difference: the same bound as in a two-sided 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)

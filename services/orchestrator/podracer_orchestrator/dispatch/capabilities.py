@@ -26,7 +26,7 @@ _BUILT_IN_EVALUATORS = frozenset(entry.name for entry in BUILT_IN_EVALUATORS)
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """As in PodCapabilities. `memory_bytes` 0: unknown."""
+    """The capabilities of a pod: see PodCapabilities. `memory_bytes` 0: unknown."""
 
     algorithms: Set[str] = frozenset(BUILT_IN)
     environments: Set[str] = frozenset()

@@ -50,7 +50,7 @@ class Ask:
 
 
 Found = pod_pb2.Lease | ToPropose | None
-"""What a pod gets: a lease, a cohort that has to be proposed first, or nothing."""
+"""The answer to a pod: a lease, a cohort that has to be proposed first, or nothing."""
 
 
 class Dispatcher:

@@ -143,7 +143,7 @@ class LeaseOperations:
             self._deadlines.end(fence)
 
     async def recover(self) -> None:
-        """After a restart: every lease that is held has one full term."""
+        """Give every held lease one full term after a restart."""
 
         def operation(session: Session) -> list[tuple[int, str]]:
             followers.forget_time_since(session, self._clock.now())

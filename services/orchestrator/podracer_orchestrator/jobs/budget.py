@@ -43,7 +43,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What is left; None: no limit."""
+    """The rest of a budget; None: no limit."""
 
     env_steps: int | None
     active_time_s: float | None

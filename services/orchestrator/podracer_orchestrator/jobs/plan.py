@@ -72,7 +72,7 @@ class PodKind:
 
     @property
     def memory_bytes(self) -> int:
-        """What a pod needs, until one has been measured."""
+        """Bytes that a pod needs, as a guess until one has been measured."""
         return _FUSED_BYTES if self.is_fused else (self.workers + 2) * _PROCESS_BYTES
 
 
@@ -105,7 +105,7 @@ class JobPlan:
         return self.max_teams * self.learners
 
     def teams(self, pods: int) -> int:
-        """The number of cohorts that so many pods train at once; the last team may be incomplete."""
+        """The number of cohorts that `pods` train at once; the last team may be incomplete."""
         return max(1, math.ceil(pods / self.learners))
 
     def places(self, teams: int) -> int:

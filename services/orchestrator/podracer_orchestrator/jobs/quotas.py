@@ -61,7 +61,7 @@ def require_job(session: Session, project: str, quota: Quota) -> None:
 
 
 def require_upload(session: Session, project: str, size_bytes: int, quota: Quota) -> None:
-    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not store so many bytes more."""
+    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not store `size_bytes` more."""
     query = select(func.coalesce(func.sum(ArtifactRow.size_bytes), 0)).where(ArtifactRow.project == project)
     stored = int(session.scalars(query).one())
     if stored + size_bytes > quota.upload_bytes:

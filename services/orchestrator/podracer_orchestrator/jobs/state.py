@@ -24,7 +24,7 @@ class JobOutcome(StrEnum):
 
 
 class JobSignal(StrEnum):
-    """What can happen to a job."""
+    """Events that change the state of a job."""
 
     INSPECTED = "its environment has been inspected"
     LEASED = "a pod has leased a cohort"

@@ -91,11 +91,11 @@ class LeaseDeadlines:
         return sorted(fence for fence, term in list(self._terms.items()) if now >= term.deadline)
 
     def next_deadline(self) -> float | None:
-        """When the next lease expires unless it is renewed; None without a held lease."""
+        """The time when the next lease expires unless it is renewed; None without a held lease."""
         return min((term.deadline for term in list(self._terms.values())), default=None)
 
     def live(self, fence: int) -> LiveReport:
-        """Its pod's last report."""
+        """The last report of the lease's pod."""
         term = self._terms.get(fence)
         return term.live if term is not None else LiveReport()
 

@@ -20,8 +20,9 @@ from podracer_orchestrator.works.checkpoints import begin_soundly, load_checkpoi
 from podracer_orchestrator.works.works import Change, Work
 
 CALM_EVALUATION_FRACTION = 0.15
-"""Of a round without a target: what it leaves of a fifth of the cost pays for challenges of the best (`challenges`). A
-round with one ends the job as soon as the target is seen to be reached, so it keeps EVALUATION_FRACTION."""
+"""Part of a round without a target that evaluation may take; the rest of a fifth of the cost pays for challenges of the
+best (`challenges`). A round with a target ends the job as soon as the target is seen to be reached, so it keeps
+EVALUATION_FRACTION."""
 
 
 def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseTokens, term_s: float) -> pod_pb2.Lease:
@@ -85,7 +86,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
 
 
 class FollowWork(Work):
-    """Only of leases: on the work that another lease, the lead's, trains (`followers`)."""
+    """A kind of leases alone: their work is the one that another lease, the lead's, trains (`followers`)."""
 
     kind = WorkKind.FOLLOW
 

@@ -252,7 +252,7 @@ def usage(session: Session, job: JobRow, now: datetime) -> Usage:
 
 
 def running(session: Session, now: datetime) -> dict[str, tuple[int, float]]:
-    """For each job with held leases: their number, and their uncommitted device seconds by the clock."""
+    """The number of held leases of each job that has any, and their uncommitted device seconds by the clock."""
     rows = session.execute(_RUNNING, {"now": UtcTime.microseconds(now)})
     return {job_uid: (count, float(seconds)) for job_uid, count, seconds in rows}
 

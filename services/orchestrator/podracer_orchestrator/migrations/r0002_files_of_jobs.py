@@ -1,4 +1,4 @@
-"""Which uploaded files a job needs."""
+"""The uploaded files that a job needs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ revision, down_revision = "r0012", "r0011"
 
 
 def upgrade() -> None:
-    """What a work is was told by its columns so far."""
+    """Fill in the kinds of works, which until now followed from other columns."""
     op.execute(
         "UPDATE works SET kind = CASE WHEN checkpoint IS NOT NULL THEN 'CHALLENGE'"
         " WHEN contest <> '' THEN 'CONTEST' ELSE 'ENSEMBLE' END WHERE kind = 'EVALUATE'"

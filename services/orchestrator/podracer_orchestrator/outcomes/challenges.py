@@ -23,10 +23,11 @@ class ChallengeWork(evaluation_works.EvaluationWork):
     kind = WorkKind.CHALLENGE
 
     def grant(self, change: works.Change, budget: works.BudgetLeft) -> Grant | None:
-        """Its expected cost, once it is its turn."""
+        """The reservation of its expected cost (0 without a limit of cost); None until it is its turn."""
         job, work = change.job, change.work
         if ending.next_challenge(change.session, job, change.now) is not work:
             return None
+        claims.lengthen(job, work)
         (policy,) = order_of(work).policies
         what = "the target" if work.claims_target else "the first place"
         score = f"{work.claimed_score:.6g}"
@@ -36,13 +37,13 @@ class ChallengeWork(evaluation_works.EvaluationWork):
         return Grant(RoundLimits(), reserved_cost_s=cost_s)
 
     def encode(self, change: works.Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """Within what is left of the job's time."""
+        """Say in `message` what to evaluate, within the rest of the job's time."""
         super().encode(change, lease, message)
         left_s = min(evaluation_works.TIMEOUT_S, evaluation_works.late_left_s(change.job, lease.active_time_s))
         message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
 
     def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
-        """The leaderboard's news, and what becomes of the claim and of those that wait."""
+        """Report the result to the leaderboard, and decide about the claim and those that wait."""
         super().complete(change, lease, result)
         session, job = change.session, change.job
         outbox.record_evaluations(session, job, [result.evaluation])
@@ -56,7 +57,7 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     job, work, plan = change.job, change.work, plan_of(change.job)
     number = claims.heard_claims(change.session, job)
     if work.claims_target:
-        value, bar = claims.corrected_score(plan, evaluation, number), plan.target_return
+        value, bar = claims.corrected_score(job, evaluation, number), plan.target_return
     else:
         value, bar = score(plan, evaluation), job.best_score if job.best_is_confirmed else None
     is_passed = evaluation_works.is_finite(evaluation) and (

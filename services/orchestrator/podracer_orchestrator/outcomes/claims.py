@@ -7,6 +7,7 @@ them together one chance of error; of the others only the best one waits, until 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +16,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.statistics import student_t_quantile
+from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import JobPlan, plan_of
+from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.outcomes import post_training
+from podracer_orchestrator.stored_messages import order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
@@ -29,7 +30,9 @@ COST_FRACTION = 0.2
 """Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is always paid for."""
 FALSE_CLAIMS = 0.05
 """Probability that a job whose agents all stay below the target is said to have reached it, however often it claims to:
-the levels α / (k (k + 1)) of its claims k = 1, 2, … add up to α."""
+the levels 6 α / (π² k²) of its claims k = 1, 2, … add up to α."""
+TARGET_EPISODES = 100
+"""Episodes at least by which a claim of the target is tested."""
 MAX_WAITING = 4
 """Claims of the target that wait to be heard; in a job whose members all hover about it the best ones are enough."""
 
@@ -61,19 +64,31 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
         return False
     work = jobs.add_work(session, job, WorkKind.CHALLENGE, WorkState.READY, now)
     policy = agent_pb2.Parent(agent=claim.evaluation.agent, checkpoint=checkpoint)
-    evaluation_works.fill(job, work, [policy], agent_pb2.EVALUATION_PURPOSE_CHALLENGE, set(claim.evaluation.seeds))
+    episodes = max(plan_of(job).episodes, TARGET_EPISODES if claim.claims_target else 0)
+    purpose, seen = agent_pb2.EVALUATION_PURPOSE_CHALLENGE, set(claim.evaluation.seeds)
+    evaluation_works.fill(job, work, [policy], purpose, seen, episodes=episodes)
     work.checkpoint = checkpoint.prefix
     work.claimed_score, work.claims_target = claim.score, claim.claims_target
-    work.expected_cost_s = _expected_cost_s(claim.evaluation, plan_of(job).episodes)
+    work.expected_cost_s = evaluation_works.expected_cost_s(claim.evaluation, episodes)
     session.flush()
     touch(session, WORK)
     return True
 
 
 def aim(session: Session, job: JobRow, target_return: float | None) -> None:
-    """The target has changed: what is out or waits claims it from now on, or claims it no more."""
+    """The target has changed: what waits claims it from now on; or what is out or waits claims it no more."""
     for work in works.of_kind(session, job, WorkKind.CHALLENGE, WorkState.READY, WorkState.LEASED):
-        work.claims_target = target_return is not None and _claimed(work) >= target_return
+        passes = target_return is not None and _claimed(work) >= target_return
+        work.claims_target = passes and (work.claims_target or work.state == WorkState.READY)
+
+
+def lengthen(job: JobRow, work: WorkRow) -> None:
+    """Give a claim of the target as many episodes as it takes, if it had fewer as another claim, or from a version
+    before; the first stay the same."""
+    order = order_of(work)
+    if work.claims_target and len(order.seeds) < TARGET_EPISODES:
+        work.expected_cost_s *= TARGET_EPISODES / len(order.seeds)
+        evaluation_works.fill(job, work, order.policies, order.purpose, (), episodes=TARGET_EPISODES)
 
 
 def drop_waiting(session: Session, job: JobRow, now: datetime) -> None:
@@ -99,21 +114,20 @@ def heard_claims(session: Session, job: JobRow) -> int:
     return session.scalars(select(func.count()).select_from(WorkRow).where(*heard)).one()
 
 
-def corrected_score(plan: JobPlan, evaluation: agent_pb2.Evaluation, number: int) -> float:
-    """What claim `number` of the target, from 1, is held against it by: the lower end of the mean's interval at that
-    claim's level. A mean that the objective asks for, and a deterministic score, are as they stand."""
-    if plan.target_is_mean:
+def corrected_score(job: JobRow, evaluation: agent_pb2.Evaluation, number: int) -> float:
+    """The score by which claim `number` of the target, from 1, is tested: the bootstrap-t bound of the mean at that
+    claim's level. A mean that the objective asks for, and the bound of a deterministic score or of a single episode,
+    are not corrected."""
+    if plan_of(job).target_is_mean:
         return evaluation.mean
-    degrees = len(evaluation.returns) - 1
-    if evaluation.deterministic or degrees < 1:
+    if evaluation.deterministic or len(evaluation.returns) < 2:
         return evaluation.lower_bound
-    wide, usual = (student_t_quantile(1.0 - level(each), degrees) for each in (number, 1))
-    return evaluation.mean - wide / usual * (evaluation.mean - evaluation.lower_bound)
+    return bootstrap_t_lower_bound(tuple(evaluation.returns), level(number), spec_of(job).seed)
 
 
 def level(number: int) -> float:
-    """The one-sided level at which claim `number` of the target is tested; the first's is that of every lower bound."""
-    return FALSE_CLAIMS / (number * (number + 1))
+    """The one-sided level at which claim `number` of the target is tested."""
+    return 6.0 * FALSE_CLAIMS / (math.pi * number) ** 2
 
 
 def _is_outdone(job: JobRow, claimed: float) -> bool:
@@ -158,7 +172,3 @@ def _drop(session: Session, claims: Iterable[WorkRow], now: datetime) -> None:
 def _claimed(work: WorkRow) -> float:
     assert work.claimed_score is not None, "a challenge knows what was claimed"
     return work.claimed_score
-
-
-def _expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
-    return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))

@@ -56,7 +56,7 @@ def is_budget_used(job: JobRow, now: datetime) -> bool:
 
 
 def expected_end_s(job: JobRow, used: Usage, pods: int, env_steps_per_second: float) -> float | None:
-    """Seconds until the budget is used at the present speed, by so many `pods`.
+    """Seconds until the budget is used at the present speed, with `pods` pods.
 
     None where it cannot be told, or is more than a lifetime away.
     """

@@ -31,7 +31,7 @@ class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
     kind = WorkKind.ENSEMBLE
 
     def is_wanted(self, session: Session, job: JobRow) -> bool:
-        """Where the job asks for one."""
+        """Whether the job asks for an ensemble."""
         return bool(spec_of(job).evolution.ensemble_size)
 
     def begin(self, session: Session, job: JobRow, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""What evaluations mean for a job: its best, its target, and the claims to either."""
+"""The meaning of evaluations for a job: its best, its target, and the claims to either."""
 
 from __future__ import annotations
 
@@ -69,11 +69,14 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
         events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
         touch(session, job_topic(job.uid))
-    if claim.claims_target and job.time_to_target_s is None:
-        if not is_confirmed or not session.get_one(WorkRow, lease.work_id).claims_target:
-            claims.make(session, job, claim, now)
-        elif _holds(plan, claim, claims.heard_claims(session, job)):
-            _reach(session, job, claim, _target_time_s(job, lease, evaluation, now), now)
+    if job.time_to_target_s is not None:
+        return
+    if is_confirmed and session.get_one(WorkRow, lease.work_id).claims_target:
+        if full:
+            number = claims.heard_claims(session, job)
+            _reach(session, job, claim, number, _target_time_s(job, lease, evaluation, now), now)
+    elif claim.claims_target:
+        claims.make(session, job, claim, now)
 
 
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
@@ -84,10 +87,11 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     plan = plan_of(job)
     claims.aim(session, job, plan.target_return)
     claim = claim_of(plan, best)
-    holds = job.best_is_confirmed and _holds(plan, claim, claims.heard_claims(session, job) + 1)
-    if claim.claims_target and holds:
-        _reach(session, job, claim, leases.active_time_s(job, now), now)
-    elif claim.claims_target:
+    is_tested = job.best_is_confirmed and (best.deterministic or len(best.returns) >= claims.TARGET_EPISODES)
+    if not claim.claims_target:
+        return
+    number = claims.heard_claims(session, job) + 1
+    if not (is_tested and _reach(session, job, claim, number, leases.active_time_s(job, now), now)):
         claims.make(session, job, claim, now)
 
 
@@ -117,18 +121,17 @@ def hear_next_claim(
             return
 
 
-def _reach(session: Session, job: JobRow, claim: Claim, time_s: float, now: datetime) -> None:
+def _reach(session: Session, job: JobRow, claim: Claim, number: int, time_s: float, now: datetime) -> bool:
+    """End the job's hunt for its target at `time_s` if a challenge passes the target as claim `number`."""
+    tested, target = claims.corrected_score(job, claim.evaluation, number), plan_of(job).target_return
+    if target is None or not tested >= target:
+        return False
     job.time_to_target_s = time_s
     claims.drop_waiting(session, job, now)
-    agent, target = claim.evaluation.agent, plan_of(job).target_return
-    message = f"{agent} has reached the target: {claim.score:.6g}, target {target:.6g}"
-    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=claim.score)
-
-
-def _holds(plan: JobPlan, claim: Claim, number: int) -> bool:
-    """Whether a challenge passes the target as claim `number`."""
-    target = plan.target_return
-    return target is not None and claims.corrected_score(plan, claim.evaluation, number) >= target
+    agent = claim.evaluation.agent
+    message = f"{agent} has reached the target: {tested:.6g}, target {target:.6g}"
+    events.record(session, job, "TARGET_REACHED", message, now=now, subject=agent, score=tested)
+    return True
 
 
 def _target_time_s(job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> float:

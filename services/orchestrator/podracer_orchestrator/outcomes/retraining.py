@@ -99,7 +99,7 @@ class RetrainWork(Stage):
         change.record("RETRAINING_FAILED", message)
 
     def can_go_on(self, change: Change) -> bool:
-        """False if the selected weights are damaged, as it would begin from others."""
+        """False if the selected weights are damaged, because another pod would begin from others."""
         (member,) = change.work.members
         (proposal,) = proposal_of(change.work).proposals
         prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]

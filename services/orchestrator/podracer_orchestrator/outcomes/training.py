@@ -115,7 +115,7 @@ class TrainWork(Work):
         _hear_last_claims(change, [each.candidate for each in result.members if each.HasField("candidate")])
 
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:
-        """Its agents are reported as failed."""
+        """Fail the work; its agents are reported as failed."""
         super().fail(change, problem)
         members = change.work.members
         stand = _stand(change.session, members)
@@ -125,7 +125,7 @@ class TrainWork(Work):
         _note_failure(change, problem)
 
     def can_go_on(self, change: Change) -> bool:
-        """From the checkpoint before."""
+        """True: the work continues from the checkpoint before."""
         return True
 
 

@@ -92,7 +92,7 @@ class PoolBackend(ABC):
     """Starts and removes pods."""
 
     name: str
-    """As in Pod.backend: `local`, `static`, `kubernetes`."""
+    """See Pod.backend: `local`, `static` or `kubernetes`."""
     dies_with_us = False
     """Whether its pods end with this process, so that those of a previous process have ended for certain."""
 

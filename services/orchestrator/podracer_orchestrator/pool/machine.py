@@ -1,4 +1,4 @@
-"""What this machine has, what of it is in use, and what the processes of each pod take."""
+"""Resources of this machine, those in use, and those that the processes of each pod take."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """What a pod takes: cores, averaged since the last look; bytes (shared pages in part); GPUs that are its own."""
+    """Resources that a pod takes: cores, averaged since the last look; bytes (shared pages in part); its own GPUs."""
 
     cores: float
     memory_bytes: int
@@ -104,7 +104,7 @@ class Gpus:
         self._last: tuple[Gpu, ...] = ()
 
     def read(self) -> tuple[Gpu, ...]:
-        """Those that this process may hand on; what was seen last where the library fails later."""
+        """GPUs that this process may pass on; those of the last successful look if the library fails later."""
         if self._complained and not self._is_open:
             return ()
         try:
@@ -127,7 +127,7 @@ def _devices() -> Iterator[Gpu]:
 
 
 def _visible(gpus: list[Gpu], setting: str | None) -> list[Gpu]:
-    """Those that CUDA_VISIBLE_DEVICES lets us use: numbers or beginnings of uuids, up to the first wrong one."""
+    """GPUs that CUDA_VISIBLE_DEVICES lets us use: numbers or beginnings of uuids, up to the first wrong one."""
     if setting is None:
         return gpus
     found: list[Gpu] = []

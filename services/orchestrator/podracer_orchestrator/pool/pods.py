@@ -34,7 +34,7 @@ _MESSAGE_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """What a learner says of itself when it asks for work."""
+    """A learner's report of itself when it asks for work."""
 
     name: str
     instance_id: str

@@ -41,7 +41,7 @@ _TICK_S = 2.0
 """The machine is looked at this often at most, and at least while nothing happens."""
 _RETRY_S = 1.0
 _REST = 4.0
-"""Of the processor time of a plan."""
+"""Rest after a plan, in multiples of the plan's processor time."""
 
 
 class PoolReconciler(PodObserver):
@@ -182,7 +182,7 @@ class PoolReconciler(PodObserver):
         return plans, [pod.name for pod in kept if self._is_frozen(pod)]
 
     def _wanted(self, session: Session) -> Mapping[PodKind, int]:
-        """How many pods of each kind."""
+        """The number of pods of each kind that the jobs are to have."""
         wanted: dict[PodKind, int] = {}
         for job_uid, count in self._shares.shares(session).counts.items():
             kind = plan_of(jobs.get_by_uid(session, job_uid)).kind

@@ -12,13 +12,13 @@ from podracer_orchestrator.jobs.plan import PodKind
 LOW_FRACTION, LOW_BYTES = 0.05, 1 << 30
 """Memory is short where less is available than this part of the machine's, or than this much if that is less."""
 RESERVE_FRACTION, RESERVE_BYTES = 0.10, 2 << 30
-"""Growing leaves so much available, likewise: twice what counts as short."""
+"""Pods are added while this much stays available, likewise: twice the limit of short memory."""
 SETTLE_S = 5.0
 """How long after a pod was given up before another one is: what it held has to come back first."""
 PAUSE_S = 60.0
 """How long after a pod was given up before another one is started."""
 GIVE_WAY = 8
-"""In a cluster one of so many pods may wait for a place, though others have all that the pool may have."""
+"""In a cluster, one of this many pods may wait for a place, even if others have all that the pool may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What is known of a cluster, whose room shows only where pods get places.
+    """The present knowledge of a cluster, whose room shows only when pods get places.
 
     placed        pods of each kind that have a place
     max_pending   pods that may wait for one, of all kinds together; 0: what has no place does not count
@@ -72,7 +72,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What all pods together may take."""
+    """Limits of all pods together."""
 
     cores: float = math.inf
     memory_bytes: float = math.inf
@@ -142,7 +142,7 @@ def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
 
 
 def _shortage(demand: Demand, left: Room, room: Room, *, is_first: bool) -> str:
-    """What is missing for one more pod."""
+    """The resource that is missing for one more pod, in words; empty if none is."""
     if left.max_pods < 1:
         return f"pods: {room.max_pods} at most (PODRACER_MAX_PODS)"
     if demand.kind.gpus > left.gpus:
@@ -163,7 +163,7 @@ def _gib(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a job has used (device seconds, with what its leases have used so far) and how many leases it holds."""
+    """A job's use (device seconds, those of its present leases included) and the number of leases that it holds."""
 
     job_uid: str
     weight: float
@@ -265,15 +265,15 @@ class MemoryBudget:
 
 
 class MemoryNeeds:
-    """What a pod of each kind needs: the most that one was seen to take while it worked."""
+    """Memory that a pod of each kind needs: the most that one was seen to take while it worked."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def note(self, kind: str, size_bytes: int) -> None:
-        """A pod of that kind, which works, takes so much."""
+        """Note that a pod of that kind takes `size_bytes` while it works."""
         self._seen[kind] = max(size_bytes, self._seen.get(kind, 0))
 
     def of(self, kind: PodKind, asked_bytes: int = 0) -> int:
-        """Measured, and at least what its job says; a guess where neither is known."""
+        """Measured bytes, at least those that the job asks for; a guess if neither is known."""
         return max(self._seen.get(kind.name, 0), asked_bytes) or kind.memory_bytes

@@ -1,4 +1,4 @@
-"""What each job has of the pool: the order in which jobs are offered a free pod, and how many pods each is to have."""
+"""The jobs' shares of the pool: the order in which jobs are offered a free pod, and how many pods each is to have."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from podracer_orchestrator.pool.scheduling import (
 from podracer_orchestrator.tables import JobRow, PodRow, PodState
 
 TURN_S = 30.0
-"""Where not all kinds of pods fit, one kind gives way to another once its jobs are so far ahead, in device seconds."""
+"""If not all kinds of pods fit, one kind gives way to another once its jobs are this many device seconds ahead."""
 STEADY = timedelta(seconds=20)
-"""A pod that is younger has not taken all the memory yet that it needs."""
+"""Age from which a pod counts as steady: a younger one has not taken all the memory yet that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +60,22 @@ class PoolShares:
         self._backend: PoolBackend | None = None
 
     def attach(self, backend: PoolBackend) -> None:
-        """From now on there is a pool of our own to share."""
+        """Begin to share the pods of `backend`."""
         self._backend = backend
 
     @property
     def capacity(self) -> Capacity | None:
-        """What the pool was last seen to have; None where its pods come by themselves."""
+        """The pool's capacity when it was last read; None if its pods start by themselves."""
         return self._backend.capacity if self._backend is not None else None
 
     @property
     def backend_name(self) -> str:
-        """As in Pod.backend."""
+        """See Pod.backend."""
         return self._backend.name if self._backend is not None else pods.STATIC
 
     @property
     def room(self) -> Room:
-        """What all pods together may take now."""
+        """Limits of all pods together at present."""
         capacity = self.capacity
         if capacity is None:
             return Room()
@@ -84,7 +84,7 @@ class PoolShares:
         return Room(capacity.cores, self._memory_bytes, capacity.usable_gpus, capacity.max_pods)
 
     def offer(self, session: Session, pod: PodRow) -> Offer:
-        """Whom a free pod is offered to."""
+        """The offer of a free pod: the jobs that may take it, in their order."""
         active = {job.uid: job for job in jobs.in_states(session, ACTIVE_STATES)}
         loads = self._loads(session, list(active.values()))
         full = {load.job_uid for load in loads if load.held >= plan_of(active[load.job_uid]).max_pods}
@@ -131,8 +131,8 @@ class PoolShares:
         return self._needs.of(kind, asked_bytes)
 
     def demands(self, session: Session) -> Sequence[Demand]:
-        """What the active jobs want, whose turn it is first. One pod is enough to inspect an environment, or for the
-        last evaluations.
+        """The demands of the active jobs, in the order of their turns. One pod is enough to inspect an environment, or
+        for the last evaluations.
 
         Those whose kind of pod is there keep their place for a while: starting another kind takes its time.
         """
@@ -153,7 +153,7 @@ class PoolShares:
         return sorted(wanted, key=lambda demand: turns[demand.job_uid] - ahead[demand.job_uid])
 
     def _within_quotas(self, active: Sequence[JobRow], demands: Sequence[Demand]) -> Sequence[Demand]:
-        """The demands, as far as their projects may have so many pods."""
+        """The demands, with fewer pods where a project may not have as many."""
         projects = {job.uid: job.project for job in active}
         cut: dict[str, int] = {}
         for project in set(projects.values()):
@@ -173,8 +173,8 @@ class PoolShares:
         return share_pods(self.demands(session), self.room)
 
     def expected(self, session: Session, job: JobRow) -> int:
-        """Among how many pods the work of a job is shared, one at least; others of the pool may still be starting, but
-        in a cluster they have their places."""
+        """The number of pods that share the work of a job, at least 1; others of the pool may still be starting, but in
+        a cluster they have their places."""
         demands = self.demands(session)
         if self.capacity is None:
             rivals = [demand for demand in demands if jobs.get_by_uid(session, demand.job_uid).project == job.project]
@@ -186,7 +186,7 @@ class PoolShares:
         return max(1, shares.counts.get(job.uid, 0))
 
     def _exhausted(self, session: Session, projects: Collection[str]) -> set[str]:
-        """Those of several projects that have all the pods they may have."""
+        """Projects, of those given, that have all the pods that their quota allows."""
         limits = {project: self._quotas.of(project).pods for project in projects}
         if all(map(math.isinf, limits.values())):
             return set()
@@ -194,7 +194,7 @@ class PoolShares:
         return {project for project, limit in limits.items() if working.get(project, 0) >= limit}
 
     def _loads(self, session: Session, active: Sequence[JobRow]) -> Sequence[Load]:
-        """What each job has used: what is committed, and by the clock what its leases have used beyond that."""
+        """The use of each job: the committed cost, and by the clock what its leases have used beyond it."""
         running = leases.running(session, self._clock.now())
         found = []
         for job in active:

@@ -1,4 +1,4 @@
-"""Which checkpoints count, and the exact counters: what a commit makes of a member's and a job's steps and cost.
+"""The checkpoints that count, and the exact counters: the effect of a commit on a member's and a job's steps and cost.
 
 A pod reports totals since its lease began. What counts is `base` (committed before the lease) plus that total, and a
 member's count only ever grows to a larger one: the same report twice, or an older one after a newer one, adds
@@ -32,7 +32,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class MemberCommit:
-    """Where a member stands, in totals of its lease, and the checkpoint that holds it."""
+    """A member's progress, in totals of its lease, and the checkpoint that holds it."""
 
     agent: str
     env_steps: int
@@ -97,7 +97,7 @@ _CHECKPOINTS = select(CheckpointRow).where(CheckpointRow.prefix.in_(bindparam("p
 
 
 def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
-    """Those that count."""
+    """The committed checkpoints with these prefixes; prefixes without one are left out."""
     return session.scalars(_CHECKPOINTS, {"prefixes": prefixes}).all() if prefixes else []
 
 
@@ -148,7 +148,7 @@ def _register(
 
 
 def _place(job: JobRow, agent: str, checkpoint: agent_pb2.CheckpointReference) -> CheckpointPlace:
-    """Where a checkpoint lies. Raises InvalidInput where it is not a folder of this agent of this job."""
+    """The place of a checkpoint. Raises InvalidInput if it is not a folder of this agent of this job."""
     if not _SHA256.fullmatch(checkpoint.manifest_sha256):
         raise _wrong(agent, checkpoint, "its manifest_sha256 is not 64 lower-case hexadecimal digits")
     place = CheckpointPlace.parse(checkpoint.prefix)

@@ -44,7 +44,7 @@ class EvaluationWork(Work):
         change.job.evaluation_cost_s += cost_s
 
     def is_overdue(self, grant_time: datetime, now: datetime) -> bool:
-        """Where its pod has not kept the limit."""
+        """Whether its pod has exceeded the time limit."""
         return now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
@@ -55,10 +55,11 @@ def fill(
     purpose: agent_pb2.EvaluationPurpose.ValueType,
     seen: Collection[int],
     *,
+    episodes: int = 0,
     seeds_of: str = "",
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> None:
-    """Say what a work evaluates, and make it READY: the job's number of episodes, none by a seed of `seen`.
+    """Say what a work evaluates, and make it READY: `episodes` (0: the job's number), none by a seed of `seen`.
 
     Works with the same words as `seeds_of` have the same seeds; without them each has its own. `environment`: another
     than the job's.
@@ -67,7 +68,7 @@ def fill(
     order = pod_pb2.EvaluateWork(
         policies=policies,
         evaluator=spec.evaluation.evaluator,
-        seeds=fresh_seeds(spec.seed, seeds_of or work.id, plan_of(job).episodes, seen),
+        seeds=fresh_seeds(spec.seed, seeds_of or work.id, episodes or plan_of(job).episodes, seen),
         purpose=purpose,
         timeout=seconds_to_duration(TIMEOUT_S),
         environment=environment,
@@ -76,8 +77,13 @@ def fill(
     work.state, work.places = WorkState.READY, len(policies)
 
 
+def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
+    """Device seconds that `episodes` are expected to cost, by those that the episodes of `evaluation` took."""
+    return seconds_from_duration(evaluation.duration) * episodes / max(1, len(evaluation.returns))
+
+
 def late_left_s(job: JobRow, active_time_s: float) -> float:
-    """Seconds that a challenge of a job may take after so much of its time, so that the job does not end late."""
+    """Seconds that a challenge of a job may take after `active_time_s`, so that the job does not end late."""
     budget = plan_of(job).budget
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]

@@ -28,7 +28,7 @@ def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:
 
 
 def evaluations_of(result: pod_pb2.MemberResult) -> Sequence[agent_pb2.Evaluation]:
-    """What a member brings, the candidate last; each once."""
+    """Evaluations that a member brings, the candidate last; each once."""
     found = [*result.evaluations, *([result.candidate] if result.HasField("candidate") else ())]
     return list({evaluation.evaluation_id: evaluation for evaluation in found}.values())
 

@@ -27,7 +27,7 @@ GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
 BudgetLeft = Callable[[], tuple[Remainder, BudgetSplit]]
-"""What is left of a job's budget now, and among how many teams it is shared."""
+"""The rest of a job's budget now, and the number of teams that share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Work(ABC):
     """The message that completes a lease of it, besides Problem."""
 
     def grant(self, change: Change, budget: BudgetLeft) -> Grant | None:
-        """What a lease reserves; None where the work has to wait."""
+        """The reservations of a lease; None if the work has to wait."""
         return Grant(RoundLimits())
 
     @abstractmethod

@@ -60,7 +60,7 @@ def time_ticks(axes: Axes, until_s: float, name: str = "time since the job was c
 
 
 def number_text(value: float) -> str:
-    """With thousands separators; `2.5 M` from a million upwards."""
+    """A number with thousands separators; `2.5 M` from a million upwards."""
     for suffix, size in (("G", 1e9), ("M", 1e6)):
         if abs(value) >= size:
             return f"{value / size:,g} {suffix}"

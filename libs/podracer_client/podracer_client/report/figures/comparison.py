@@ -83,7 +83,7 @@ def draw_multiples(experiment: Experiment) -> Figure | None:
 
 
 def draw_spread(experiment: Experiment) -> Figure | None:
-    """By group: every job's best score and time to its target, and their medians."""
+    """Best scores and times to the target by group, and their medians. None if no candidate was judged."""
     groups = experiment.groups[:MAX_GROUPS]
     if not any(job.best_score is not None for group in groups for job in group.jobs):
         return None

@@ -27,7 +27,7 @@ Point = tuple[float, float]
 
 
 def draw_curves(report: JobReport, *, by_time: bool) -> Figure | None:
-    """None if nothing was evaluated."""
+    """The agents' evaluations as curves; None if nothing was evaluated."""
     agents = most_telling(report, MAX_LINES)
     lines = _lines(report.evaluations, agents, by_time=by_time)
     if not any(lines.values()):

@@ -54,7 +54,7 @@ def drawn_names(report: JobReport) -> tuple[str, ...]:
 
 
 def draw_hyperparameters(report: JobReport) -> Figure | None:
-    """None if no agent was judged, or all agents have the same values."""
+    """The hyperparameters of the agents; None if no agent was judged, or all agents have the same values."""
     names = drawn_names(report)
     if not names:
         return None
@@ -130,7 +130,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_logarithmic(report: JobReport, name: str) -> bool:
-    """As the job's own search space says, otherwise as that of its algorithms."""
+    """Whether a hyperparameter is searched by its logarithm: by the job's search space, else by its algorithms'."""
     if name in report.searched:
         return report.searched[name]
     for algorithm in dict.fromkeys(agent.algorithm for agent in report.agents):

@@ -23,7 +23,7 @@ _STYLES = {"COPY": "-", "NOISE": (0, (3, 2)), "FUSE": (0, (1, 1.2))}
 
 
 def draw_lineage(report: JobReport) -> Figure | None:
-    """None if there is no agent yet."""
+    """The family tree of the agents; None if there is no agent yet."""
     agents = family_order(most_telling(report, MAX_AGENTS))
     if not agents:
         return None
@@ -51,7 +51,7 @@ def draw_lineage(report: JobReport) -> Figure | None:
 
 
 def _spans(report: JobReport, agents: Sequence[Agent]) -> Mapping[str, tuple[float, float]]:
-    """From its proposal until its last evaluation, or until now if it is in training."""
+    """The time of each agent from its proposal until its last evaluation, or until now if it is in training."""
     last: dict[str, float] = {}
     for evaluation in report.evaluations:
         if evaluation.time_s is not None:

@@ -18,7 +18,7 @@ _WORKED, _GAVE_BACK = SERIES[0], SERIES[4]
 
 
 def draw_pods(report: JobReport) -> Figure | None:
-    """None if no pod has worked yet."""
+    """The work of the pods over time; None if no pod has worked yet."""
     histories = pod_histories(report.events, report.now_s)[:MAX_PODS]
     edges, rates = throughput(report)
     if not histories:

@@ -1,4 +1,4 @@
-"""Figures drawn, as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
+"""Rendered figures, as SVG (a file, or inline in a page) and as PNG; the same data give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine steps the worlds: C MuJoCo on a CPU, MuJoCo Warp on a CUDA device."""
+"""The engine that steps the worlds: C MuJoCo on a CPU, MuJoCo Warp on a CUDA device."""
 
 from __future__ import annotations
 

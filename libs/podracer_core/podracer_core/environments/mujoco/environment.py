@@ -49,7 +49,7 @@ class MuJoCoEnvironment(VecEnvironment):
     arguments: TaskArguments
 
     def __init_subclass__(cls) -> None:
-        """For those who ask `inspect.signature`: a task takes the fields of its `arguments_type`."""
+        """Give a task the signature with the fields of its `arguments_type`, for callers of `inspect.signature`."""
         super().__init_subclass__()
         *own, _ = list(inspect.signature(MuJoCoEnvironment.__init__).parameters.values())[1:]
         arguments = inspect.signature(cls.arguments_type).parameters.values()
@@ -96,7 +96,7 @@ class MuJoCoEnvironment(VecEnvironment):
             self._starts = EpisodeStarts(self._draw, lambda state, out: None, self._nothing)
 
     def fields(self) -> Sequence[str]:
-        """What it reads of `mjData` besides positions, velocities and controls: see `physics.field`."""
+        """Fields of `mjData` that it reads besides positions, velocities and controls: see `physics.field`."""
         return ()
 
     @abstractmethod
@@ -229,7 +229,7 @@ class MuJoCoEnvironment(VecEnvironment):
             self._starts.forget()
 
     def _go_on(self) -> Tensor:
-        """From the states that the engine has just been given."""
+        """Continue from the states that the engine has just been given."""
         self._started = True
         self._position.copy_(self.position())
         self.observe(self._own_step.observation)

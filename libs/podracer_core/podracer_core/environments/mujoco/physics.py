@@ -1,4 +1,4 @@
-"""What a MuJoCo environment asks of the engine beneath it, and C MuJoCo on the CPU.
+"""The interface between a MuJoCo environment and its engine, and C MuJoCo on the CPU.
 
 `mujoco.batch.Batch` steps N worlds on a few threads, bit by bit as N single ones would go.
 """

@@ -1,4 +1,4 @@
-"""What MuJoCo Warp needs of a model, and how much room its worlds need."""
+"""Models for MuJoCo Warp, and the capacity of their worlds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def model_for_warp(model: mujoco.MjModel) -> mujoco.MjModel:
 
 
 def usual_capacity(model: mujoco.MjModel, pairs: Iterable[tuple[int, int]]) -> Capacity:
-    """What the model asks for (`<size nconmax="…" njmax="…"/>`), else enough for legged robots on the ground.
+    """The model's own capacity (`<size nconmax="…" njmax="…"/>`), else enough for legged robots on the ground.
 
     `pairs` are the geoms that may collide. With few of them it is exactly what can never overflow: of Gymnasium's
     models only Humanoid could overflow in principle.
@@ -68,7 +68,7 @@ def usual_capacity(model: mujoco.MjModel, pairs: Iterable[tuple[int, int]]) -> C
 
 
 def largest_capacity(model: mujoco.MjModel, pairs: Iterable[tuple[int, int]]) -> Capacity:
-    """As many contacts and constraint rows as there would be if all touched all at once; `pairs` as above."""
+    """Contacts and constraint rows if all pairs touched at once; `pairs` as above."""
     contacts = 0
     rows = _ROWS_OF_EQUALITY * model.neq
     rows += int((model.dof_frictionloss > 0).sum() + (model.tendon_frictionloss > 0).sum())

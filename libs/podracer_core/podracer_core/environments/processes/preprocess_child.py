@@ -13,7 +13,7 @@ the user's environment is a batched one.
                                                             -> {}; rows first … first + count - 1 are its own
     {"command": "start"}    -> {}; a new episode in every row, numbered by `episode`
     {"command": "set_ages"} and a number for each row, int64
-                            -> {"possible": true}; their episodes count as so many steps old
+                            -> {"possible": true}; their episodes count as that many steps old
     {"command": "play_once"}
                             -> {"possible": true}; a row stands still from the end of its episode to the next start
     {}                      -> {}; acts once in every row

@@ -20,7 +20,7 @@ def core_count() -> int:
 
 
 class Asked(NamedTuple):
-    """What came back from all: the answers with their payloads, and process index → why there is none."""
+    """The answers of all processes with their payloads; for each missing answer, process index → reason."""
 
     answers: list[tuple[dict[str, Any], bytes]]
     lost: dict[int, str]
@@ -115,7 +115,7 @@ class RowProcesses:
             raise self.failed(again.message) from again
 
     def failed(self, message: str) -> UserCodeFailed:
-        """What to raise where a loss cannot be made up for."""
+        """The error to raise if a lost process cannot be replaced."""
         return UserCodeFailed(message, environment=self._spec.name)
 
     def close(self) -> None:

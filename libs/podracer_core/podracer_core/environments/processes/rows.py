@@ -97,7 +97,7 @@ class Rows(ABC):
 
 
 def describe_spaces(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Mapping[str, Any]:
-    """Both as JSON values; InvalidInput if a batch cannot show or act in them."""
+    """Both spaces as JSON values. Raises InvalidInput if a batch cannot show or act in them."""
     observation_array_space(observation)
     return {
         "observation_space": to_json(from_gymnasium(observation)),
@@ -110,7 +110,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """What to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31 bits mixed from both.
+    """The seed to pass to `reset`: `seed` itself for episode 0 if Gymnasium can take it, else 31 bits mixed from both.
 
     The mixture is SplitMix64's (Steele, Lea and Flood, OOPSLA 2014): an episode may last only a few steps, and
     `numpy.random.SeedSequence` takes as long as two steps of a cheap environment.

@@ -15,12 +15,12 @@ Series = NDArray[np.float64]
 
 
 def names_of(config: StockTradingConfig) -> tuple[Indicator, ...]:
-    """Those of `config.indicators` that each ticker has one of; turbulence is the whole market's."""
+    """The indicators of `config` that exist for each ticker: all but turbulence, which is one of the whole market."""
     return tuple(name for name in config.indicators if name != "turbulence")
 
 
 def bars_needed(config: StockTradingConfig) -> int:
-    """The first so many bars of a ticker, less one, have no indicators yet."""
+    """Bars of a ticker until all its indicators are known; those before the last of these bars have none yet."""
     _, slow, signal = _MACD
     needed = {
         "macd": slow + signal - 1,

@@ -1,4 +1,4 @@
-"""From a price table's file to tensors on the device: everything that is done once."""
+"""Preparation of a price table, from its file to tensors on the device: everything that is done once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DATES_SHOWN = 50  # in a report, ex-rights dates
 
 @dataclass(frozen=True, slots=True)
 class PreparationReport:
-    """What was done to the table; `str` of it is for people.
+    """Report of the changes to the table; its `str` is for readers.
 
     ex_rights       dates that were smoothed
     filled_bars     bars that tickers lacked, filled with their last close and not traded

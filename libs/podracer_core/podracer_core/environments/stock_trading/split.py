@@ -62,8 +62,8 @@ def check_split(
 def evaluation_bars(
     bars: Mapping[Split, range], split: Split, times: NDArray[np.datetime64], config: StockTradingConfig
 ) -> range:
-    """What an evaluation trades: `split`, or from `evaluation_start` to `evaluation_end`, of which one that is unset is
-    the split's own. Raises InvalidInput for dates between which no two usable bars lie."""
+    """The bars that an evaluation trades: those of `split`, or from `evaluation_start` to `evaluation_end`, of which
+    one that is unset is the split's own. Raises InvalidInput for dates between which no two usable bars lie."""
     if config.evaluation_start is None and config.evaluation_end is None:
         return check_split(bars, split, times, config)
     usable, start, stop = bars["all"], bars[split].start, bars[split].stop

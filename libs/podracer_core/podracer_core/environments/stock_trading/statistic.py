@@ -1,4 +1,4 @@
-"""What a back-test's daily returns say of a policy: a number to rank by, and how sure it is."""
+"""The statistic of a back-test's daily returns: a number to rank policies by, with its interval."""
 
 from __future__ import annotations
 

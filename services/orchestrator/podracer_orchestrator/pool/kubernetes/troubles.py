@@ -26,11 +26,11 @@ _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNever
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 _TAIL_LINES, _TAIL_CHARACTERS = 12, 1200
 SLOW_S = 10.0
-"""After this time without a start the pool asks for a pod's events,"""
+"""Time without a start after which the pool asks for a pod's events."""
 AGAIN_S = 30.0
-"""again after this time,"""
+"""Time until it asks again."""
 MOST = 4
-"""and for at most this many pods at a time: the others most likely wait for the same reason."""
+"""Most pods whose events it asks for at a time: the others most likely wait for the same reason."""
 
 InThread = Callable[[Callable[[], Sequence[str]]], Awaitable[Sequence[str]]]
 

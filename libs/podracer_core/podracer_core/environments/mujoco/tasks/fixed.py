@@ -120,7 +120,7 @@ class Pusher(MuJoCoEnvironment):
 
 
 def _bodies(task: MuJoCoEnvironment, *names: str) -> list[Tensor]:
-    """Where these are, [N, 3] each."""
+    """The positions of the named bodies, [N, 3] each."""
     return [task.physics.field("xpos")[:, task.physics.model.body(name).id] for name in names]
 
 
