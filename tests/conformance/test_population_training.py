@@ -1,6 +1,7 @@
 """What a system that trains populations has to keep, checked on ours, Ray Tune's PBT and AgileRL: docs/conformance.md.
 
-The peers are no dependencies: they are skipped where they are missing, and what they do is recorded, not required.
+The peers are no dependencies: they are skipped where they are missing. Where the page says that a peer does not keep a
+property, its test has to fail, so that the page stays true.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ import pytest
 from tests.conformance.learners import Passage
 
 PACKAGES = {"podracer": "podracer_core", "ray_tune": "ray.tune", "agilerl": "agilerl"}
-RECORDED = [pytest.mark.slow, pytest.mark.xfail(reason="recorded, not required", strict=False)]
-SYSTEMS = [pytest.param(name, marks=[] if name == "podracer" else RECORDED) for name in PACKAGES]
+SYSTEMS = [pytest.param(name, marks=[] if name == "podracer" else [pytest.mark.slow]) for name in PACKAGES]
+NOT_KEPT = {
+    ("agilerl", "test_a_donors_weights_and_optimizer_arrive"),
+    ("agilerl", "test_a_donor_stays_as_it_is_while_its_copy_trains"),
+    ("ray_tune", "test_a_resumed_run_is_bit_equal"),
+}
 pytestmark = pytest.mark.xdist_group("conformance")
+
+
+@pytest.fixture(autouse=True)
+def _known(request: pytest.FixtureRequest) -> None:
+    if (request.node.callspec.params["system"], request.node.originalname) in NOT_KEPT:
+        request.applymarker(pytest.mark.xfail(reason="docs/conformance.md", raises=AssertionError, strict=True))
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
