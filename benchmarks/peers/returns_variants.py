@@ -67,7 +67,7 @@ class Variant:
 
     def shared(self) -> dict[str, Any]:
         """Hyperparameters of the cohort."""
-        return {"normalize_values": not self.scaled_rewards, **self.hyperparameters}
+        return {"normalize_values": not self.scaled_rewards, "normalize_rewards": False, **self.hyperparameters}
 
     def reward_scale(self, members: int, num_envs: int, gamma: float) -> Callable[[Rollout], Rollout]:
         """What is done to each rollout before it is learned from."""
@@ -81,10 +81,12 @@ def _as_it_is(rollout: Rollout) -> Rollout:
 _HALF = {"value_coefficient": 0.5}
 
 VARIANTS = {
-    "default": Variant("the recipe"),
+    "default": Variant("the recipe: rewards scaled, and Pop-Art", {"normalize_rewards": True}),
+    "values": Variant("the recipe, Pop-Art alone: the default before"),
     "half_weight": Variant("half the critic's weight", _HALF),
     "minibatch_advantages": Variant("the same; advantages normalized in each minibatch", _HALF, MinibatchAdvantages),
     "scaled_rewards": Variant("the same; rewards scaled, no Pop-Art", _HALF, scaled_rewards=True),
+    "rewards": Variant("the recipe, rewards scaled alone", {"normalize_rewards": True, "normalize_values": False}),
     "same_age": Variant("the same; all first episodes begin at age 0", _HALF, random_ages=False),
     "first_statistics": Variant(
         "the same; observations normalized from the first update on", _HALF, first_statistics=True

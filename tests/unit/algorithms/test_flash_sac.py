@@ -141,6 +141,7 @@ def test_rewards_are_divided_by_the_running_return() -> None:
     rollout.truncated.zero_()
     rollout.terminated[1] = True
     scale = ReturnScale(1, 5.0)
+    scale.begin(rollout)
     scale.update(rollout, torch.tensor([0.5]), torch.tensor([True]))
     # G: 1, then 2 (an episode's last step leaves out what came before, as in the authors' code), then 0.5 * 2 + 30.
     deviation = torch.tensor([1.0, 2.0, 31.0]).std(correction=0).item()

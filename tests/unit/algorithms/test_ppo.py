@@ -285,10 +285,66 @@ def test_a_tiny_step_keeps_the_first_ratio_at_one_for_any_lag(
 
 
 def test_normalizing_values_changes_no_prediction(make_on_policy: Make, make_rollout: MakeRollout) -> None:
-    algorithm = make_on_policy("ppo", "box")
+    algorithm = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
     rollout = make_rollout(algorithm.actor)
     algorithm.update(rollout)
     before = algorithm._values(rollout.observation)
     target, value = 100 * torch.randn(3, 20) + 50, torch.randn(3, 20)
     algorithm._values.renew(target, value, torch.ones(3, 20).bool(), algorithm.active)
     torch.testing.assert_close(algorithm._values(rollout.observation), before, rtol=1e-4, atol=1e-3)
+
+
+def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+    algorithm = make_on_policy("ppo", "box")
+    gamma = algorithm._hyperparameters["gamma"].unsqueeze(1)
+    rollout = make_rollout(algorithm.actor)
+    for rows in (rollout.terminated, rollout.truncated):
+        rows.zero_()
+    returns, running = [], torch.zeros_like(rollout.reward[0])
+    for reward in rollout.reward:
+        running = gamma * running + reward
+        returns.append(running)
+    algorithm._rewards.begin(rollout)
+    learned = algorithm._rewarded(rollout).reward
+    deviation = torch.stack(returns).transpose(0, 1).flatten(1).std(1, correction=0)
+    torch.testing.assert_close(learned, (rollout.reward / deviation[:, None]).clamp(-10, 10))
+    # The next rollout goes on where this one ended.
+    first = algorithm._rewards.running(0)["running_return"].clone()
+    torch.testing.assert_close(first, returns[-1][0])
+
+
+def test_learning_does_not_depend_on_the_unit_of_rewards(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+    """Clipping apart: a thousandth or a thousand is the same task."""
+    small, large = (make_on_policy("ppo", "box") for _ in range(2))
+    for seed in range(2):
+        rollout = replace(make_rollout(small.actor, seed), policy_version=seed)
+        small.update(replace(rollout, reward=0.01 * rollout.reward))
+        large.update(replace(rollout, reward=100.0 * rollout.reward))
+    for one, other in zip(small.actor.network.weights, large.actor.network.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_critic_that_was_normalized_before_predicts_the_same(make_on_policy: Make, make_rollout: MakeRollout) -> None:
+    before = make_on_policy("ppo", "box", normalize_values=True, normalize_rewards=False)
+    after = make_on_policy("ppo", "box", normalize_values=False, normalize_rewards=False)
+    rollout = make_rollout(before.actor)
+    before.update(replace(rollout, reward=10.0 * rollout.reward + 5.0))
+    for member in range(3):
+        after.load_member_state(member, before.member_state(member))
+    torch.testing.assert_close(after._values(rollout.observation), before._values(rollout.observation))
+    assert after._values.statistics.count.eq(0).all()
+
+
+def test_rewards_of_another_unit_begin_the_statistics_of_values(
+    make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
+    """A checkpoint of 0.1 has targets of 500, which are 5 now: the critic's output is a deviation of both."""
+    before, after = make_on_policy("ppo", "box", normalize_rewards=False), make_on_policy("ppo", "box")
+    for update in range(2):
+        rollout = make_rollout(before.actor, update)
+        before.update(replace(rollout, reward=100.0 * rollout.reward + 100.0, policy_version=update))
+    for member in range(3):
+        after.load_member_state(member, before.member_state(member))
+    after.update(replace(rollout, reward=100.0 * rollout.reward + 100.0))
+    torch.testing.assert_close(after._values.statistics.scale(), torch.ones(3, 1).double(), rtol=0.0, atol=0.9)
+    assert after._values.statistics.mean.abs().max() < 10.0

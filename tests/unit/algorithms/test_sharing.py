@@ -45,7 +45,7 @@ def mean_of(begun: FusionState, growths: list[FusionState]) -> FusionState:
 def test_an_on_policy_learner_that_fuses_alone_is_as_one_that_does_not(
     make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, name: str, kind: str, normalizes: bool
 ) -> None:
-    settings = {"normalize_values": normalizes, "normalize_observations": normalizes}
+    settings = dict.fromkeys(("normalize_values", "normalize_rewards", "normalize_observations"), normalizes)
     learner, twin = (make_on_policy(name, kind, **settings) for _ in range(2))
     sharing = learner.share(0)
     present = sharing.state()
@@ -115,18 +115,22 @@ def test_learners_that_fuse_are_one_but_for_what_is_their_own(
         assert all(torch.equal(learner.member_state(0)["optimizer"][name], moments[name]) for name in moments)
     seen = 2 * 2 * 5 * 4
     assert lead.member_state(1)["normalizer"]["observations.count"] == seen
-    assert lead.member_state(1)["normalizer"]["values.count"] == seen
+    assert lead.member_state(1)["normalizer"]["rewards.count"] == seen
     assert lead.member_state(1)["random"]["transition_count"] == seen
     assert first.growth().transitions.eq(0).all()
     for name, tensor in fused.parameters.items():
         torch.testing.assert_close(first.state().parameters[name], tensor, rtol=1e-6, atol=1e-7)
 
 
-def test_a_critic_is_averaged_in_units_of_reward(make_on_policy: MakeOnPolicy, make_rollout: MakeRollout) -> None:
+@pytest.mark.parametrize("normalizes", ["values", "rewards"])
+def test_a_critic_is_averaged_in_units_of_reward(
+    make_on_policy: MakeOnPolicy, make_rollout: MakeRollout, normalizes: str
+) -> None:
     """Learners whose rewards have other scales have other units: the mean predicts the mean of what they predict."""
     learners = []
     for rank in range(2):
-        learner = make_on_policy("ppo", "box", hidden_sizes=(8,), normalize_observations=False)
+        settings = {f"normalize_{what}": what == normalizes for what in ("observations", "values", "rewards")}
+        learner = make_on_policy("ppo", "box", hidden_sizes=(8,), **settings)
         sharing = learner.share(rank)
         rollout = make_rollout(learner.actor, 1)
         learner.update(replace(rollout, reward=rollout.reward * 100.0**rank + 1000.0 * rank))
@@ -141,11 +145,17 @@ def test_a_critic_is_averaged_in_units_of_reward(make_on_policy: MakeOnPolicy, m
     predictions = []
     for growth in growths:
         first.load(replace(begun, parameters=growth.parameters))
-        predictions.append(lead._values(observation))
+        predictions.append(predicted(lead, observation))
     first.load(mean_of(begun, growths))
     expected = torch.stack(predictions).mean(0)
     assert expected.abs().max() > 100.0
-    torch.testing.assert_close(lead._values(observation), expected, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(predicted(lead, observation), expected, rtol=1e-4, atol=1e-2)
+
+
+def predicted(learner: OnPolicy, observation: torch.Tensor) -> torch.Tensor:
+    """In units of reward, [T, M, E]."""
+    unit = 1.0 if learner._rewards is None else learner._rewards.divisor().unsqueeze(1)
+    return learner._values(observation) * unit
 
 
 def test_the_observation_normalizer_rests_between_fusions(

@@ -57,6 +57,7 @@ class FlashSAC(OffPolicy):
         return sizes
 
     def observe_rollout(self, rollout: Rollout) -> None:
+        self._returns.begin(rollout)
         self._returns.update(rollout, self.hyperparameters["gamma"], self.active)
 
     def member_state(self, member: int) -> MemberState:

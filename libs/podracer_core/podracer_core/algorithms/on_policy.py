@@ -17,6 +17,7 @@ from podracer_core.algorithms.cohort import CohortConfig, check_member_hyperpara
 from podracer_core.algorithms.h_term import HTerm
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.preparation import Preparation, StateValues
+from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
@@ -28,11 +29,15 @@ from podracer_core.networks import (
     Architecture,
     NetworkActor,
     PolicyHead,
+    RunningNormalizer,
     make_policy_head,
 )
 from podracer_core.networks.normalizer import ObservationStatistics
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 from podracer_core.random_numbers import learner_seeds
+
+_MOST_REWARD = 10.0
+"""Scaled rewards are clipped to ± this, as VecNormalize of Stable-Baselines3 does."""
 
 
 class OnPolicy(Algorithm):
@@ -82,7 +87,8 @@ class OnPolicy(Algorithm):
         # A CPU works through a minibatch in parts whose hidden layers stay in its cache; the gradients add up.
         self._part_rows = architecture.shared_rows(members) if self.device.type == "cpu" else 1 << 62
         self._observations = ObservationStatistics(self.actor)
-        self._values = StateValues(self._networks.critic, self.actor.normalize, self._part_rows, members)
+        self._rewards = ReturnScale(members, math.inf, self.device) if shared["normalize_rewards"] else None
+        self._values = StateValues(self._networks.critic, self.actor.normalize, self._part_rows, members, self._rewards)
         self._preparation = Preparation(
             self.actor, self._head, self._values, shared, self._hyperparameters, self._part_rows
         )
@@ -145,6 +151,8 @@ class OnPolicy(Algorithm):
     @torch.no_grad()
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         stale = rollout.policy_version != self.version
+        if self._rewards is not None and self._rewards.begin(rollout):
+            self._learn.forget()
         metrics = self._learn(replace(rollout, policy_version=0, answered=None), stale)
         self.version += 1
         return metrics
@@ -152,7 +160,7 @@ class OnPolicy(Algorithm):
     def _learn_from(self, rollout: Rollout, stale: bool) -> dict[str, Tensor]:
         """The update on the device. `stale`: an older policy than the present one took the rollout."""
         with self.observe("prepare"):
-            rows, metrics = self._preparation.rows(rollout, self.active, stale=stale)
+            rows, metrics = self._preparation.rows(self._rewarded(rollout), self.active, stale=stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
             self._hyperparameters["learning_rate"],
@@ -171,6 +179,14 @@ class OnPolicy(Algorithm):
         self._transition_count += rollout.valid.sum((0, 2))
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
+
+    def _rewarded(self, rollout: Rollout) -> Rollout:
+        """The rollout with the rewards that are learned from. They count in the returns' statistics first."""
+        if self._rewards is None:
+            return rollout
+        self._rewards.update(rollout, self._hyperparameters["gamma"], self.active)
+        reward = rollout.reward / self._rewards.divisor().unsqueeze(1)
+        return replace(rollout, reward=reward.clamp(-_MOST_REWARD, _MOST_REWARD))
 
     def _step(self, minibatch: Minibatch, rate: Tensor, learning: Tensor, totals: Tensor) -> None:
         """One gradient step of all `learning` [M] members. Updates `learning`, `active` and the sums of metrics."""
@@ -217,18 +233,25 @@ class OnPolicy(Algorithm):
         rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
         return (rows * weight).sum(-1), log_std_gradient
 
+    def _statistics(self) -> dict[str, RunningNormalizer]:
+        """Those of targets and rewards, by name."""
+        values = {"values": self._values.statistics}
+        return values if self._rewards is None else values | {"rewards": self._rewards.statistics}
+
     def member_state(self, member: int) -> MemberState:
-        values = self._values.statistics.member_state(member)
+        statistics = self._statistics().items()
         return {
             **self._networks.member_state(member),
             "optimizer": self._optimizer.member_state(member),
-            "normalizer": self._observations.member_state(member) | {f"values.{k}": v for k, v in values.items()},
+            "normalizer": self._observations.member_state(member)
+            | {f"{part}.{k}": v for part, own in statistics for k, v in own.member_state(member).items()},
             "algorithm": {"active": self.active[member].clone()},
             # A child has its own: its learning rate does not begin where its parent's has ended.
             "random": {
                 "seed": self._seeds[member].clone(),
                 "step_count": self._step_count[member].clone(),
                 "transition_count": self._transition_count[member].clone(),
+                **({} if self._rewards is None else self._rewards.running(member)),
             },
         }
 
@@ -239,14 +262,20 @@ class OnPolicy(Algorithm):
             self._optimizer.load_member_state(member, state["optimizer"])
         if "normalizer" in state:
             self._observations.load_member_state(member, state["normalizer"])
-            values = {name.removeprefix("values."): value for name, value in state["normalizer"].items()}
-            self._values.statistics.load_member_state(member, values)
+            for part, own in self._statistics().items():
+                own.load_member_state(member, _part(state["normalizer"], f"{part}."))
+            if any(name.startswith("rewards.") for name in state["normalizer"]) != (self._rewards is not None):
+                self._values.statistics.load_member_state(member, {})  # of another unit: the next targets begin them
+            elif not self._shared["normalize_values"]:
+                self._values.denormalize(member)
         if "algorithm" in state:
             self.active[member] = state["algorithm"]["active"]
         if "random" in state:
             self._seeds[member] = state["random"]["seed"]
             self._step_count[member] = state["random"]["step_count"]
             self._transition_count[member] = state["random"]["transition_count"]
+            if self._rewards is not None:
+                self._rewards.load_running(member, state["random"])
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         check_member_hyperparameters(self.info, values)
@@ -258,22 +287,25 @@ class OnPolicy(Algorithm):
         self._seeds.copy_(learner_seeds(self._seeds, rank))
         self._learn.forget()
         running = self._observations.running
-        normalizers = {} if running is None else {"observations": running}
-        normalizes_values = self._shared["normalize_values"]
-        if normalizes_values:
-            normalizers["values"] = self._values.statistics
+        normalizers = self._statistics() | ({} if running is None else {"observations": running})
+        if not self._shared["normalize_values"]:
+            del normalizers["values"]
         shared = Shared(
             self._networks.shared(),
             normalizers,
             self._transition_count,
             self.active,
-            self._values if normalizes_values else None,
+            self._values,
             self._networks.critic_head,
         )
         return Sharing(shared, self._observations.show)
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _architecture(shared: Mapping[str, Any], space: gymnasium.Space[Any], head: PolicyHead) -> Architecture:

@@ -15,6 +15,7 @@ _A2C_PAPER = "Mnih et al. 2016, Asynchronous Methods for Deep Reinforcement Lear
 _DETAILS = "Huang et al. 2022, The 37 Implementation Details of PPO"
 _DIPS = "ours: with 32, agents forget what they could, see docs/algorithms/ppo.md"
 _WEIGHT = "half the squared error, once: as Stable-Baselines3 weighs it; measured in docs/benchmarks/ppo_details.md"
+_REWARDS = "as VecNormalize of Stable-Baselines3 does; measured in docs/benchmarks/ppo_details.md"
 _RSL_RL = "Schwarke et al. 2025, RSL-RL, arXiv:2509.10771"
 _STUDY = "Andrychowicz et al. 2021, What Matters In On-Policy RL?, arXiv:2006.05990"
 
@@ -76,6 +77,11 @@ _SHARED = (
         "normalize_values", "bool", True, "network",
         "the critic learns returns of mean 0 and deviation 1",
         source="van Hasselt et al. 2016, arXiv:1602.07714 (Pop-Art)",
+    ),
+    Hyperparameter(
+        "normalize_rewards", "bool", True, "network",
+        "by the running deviation of the discounted returns so far, clipped to ±10",
+        source=_REWARDS,
     ),
     Hyperparameter(
         "initial_log_std", "float", 0.0, "network",
@@ -153,6 +159,7 @@ _A2C = AlgorithmInfo(
             entropy_coefficient=0.01,
             value_coefficient=0.5,
             horizon=8,
+            normalize_rewards=False,
             normalize_advantages=False,
         ),
         replace(_GAE_LAMBDA, default=1.0, source=_A2C_PAPER, search=SearchRange(0.9, 1.0, logarithmic=True)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms.minibatch import RolloutRows
+from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.networks import NetworkActor, PolicyHead, RunningNormalizer, StackedNetwork
 
@@ -19,12 +20,18 @@ class StateValues:
     critic     M networks, the first output of each counts
     normalize  raw observations [M, B, *obs] -> what the critic takes
     part_rows  how many rows of a member go through the critic at a time
+    rewards    what rewards have been divided by, if they were
     """
 
     def __init__(
-        self, critic: StackedNetwork, normalize: Callable[[Tensor], Tensor], part_rows: int, members: int
+        self,
+        critic: StackedNetwork,
+        normalize: Callable[[Tensor], Tensor],
+        part_rows: int,
+        members: int,
+        rewards: ReturnScale | None = None,
     ) -> None:
-        self._critic, self._normalize, self._part_rows = critic, normalize, part_rows
+        self._critic, self._normalize, self._part_rows, self._rewards = critic, normalize, part_rows, rewards
         self.statistics = RunningNormalizer(members, 1, critic.weights[0].device)
 
     def __call__(self, observation: Tensor) -> Tensor:
@@ -52,16 +59,29 @@ class StateValues:
 
     def reward_head(self) -> tuple[Tensor, Tensor]:
         """Weight [M, in, 1] and bias [M, 1, 1] of the critic's last layer in units of reward, float64."""
-        scale, mean = self.statistics.scale().unsqueeze(2), self.statistics.mean.unsqueeze(2)
+        scale, mean = self._units()
         weight, bias = self._critic.weights[-1][..., :1], self._critic.biases[-1][..., :1]
         return weight * scale, bias * scale + mean
 
     def load_reward_head(self, weight: Tensor, bias: Tensor) -> None:
         """Have the critic predict with such a last layer, whatever the statistics are now; shapes as of
         `reward_head`."""
-        scale, mean = self.statistics.scale().unsqueeze(2), self.statistics.mean.unsqueeze(2)
+        scale, mean = self._units()
         self._critic.weights[-1][..., :1].copy_(weight.to(scale.device) / scale)
         self._critic.biases[-1][..., :1].copy_((bias.to(scale.device) - mean) / scale)
+
+    def denormalize(self, member: int) -> None:
+        """Give the member's last layer the units of its targets: for a critic that has been normalized before."""
+        weight, bias = (head[member] for head in self.reward_head())
+        self.statistics.load_member_state(member, {})
+        unit = self._units()[0][member]
+        self._critic.weights[-1][member][..., :1] = weight / unit
+        self._critic.biases[-1][member][..., :1] = bias / unit
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        """Scale and mean [M, 1, 1] of predictions in units of reward, float64."""
+        unit = 1.0 if self._rewards is None else self._rewards.divisor().double()[:, None, None]
+        return self.statistics.scale().unsqueeze(2) * unit, self.statistics.mean.unsqueeze(2) * unit
 
     def renew(self, target: Tensor, value: Tensor, valid: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """Take targets into the statistics; no prediction changes (Pop-Art). Returns targets and values normalized.

@@ -1,4 +1,4 @@
-"""A divisor of rewards that keeps returns within a fixed grid of values: FlashSAC (arXiv:2604.04539)."""
+"""A divisor of rewards that gives returns a deviation of 1: PPO's, and FlashSAC's (arXiv:2604.04539)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReturnScale:
     """
 
     def __init__(self, members: int, limit: float, device: torch.device | str = "cpu") -> None:
-        """`limit`: no return is beyond ± `limit` after the division."""
+        """`limit`: no return is beyond ± `limit` after the division; inf sets none."""
         self._limit = limit
         self._statistics = RunningNormalizer(members, 1, device)
         self._largest = torch.zeros(members, device=device)
@@ -33,6 +33,11 @@ class ReturnScale:
             "return_variance": self._statistics.variance,
             "largest_return": self._largest,
         }
+
+    @property
+    def statistics(self) -> RunningNormalizer:
+        """Those of the returns."""
+        return self._statistics
 
     def running(self, member: int) -> dict[str, Tensor]:
         """A copy of one member's returns of the episodes that go on, [E]; empty before the first rollout."""
@@ -53,21 +58,27 @@ class ReturnScale:
         deviation = (self._statistics.variance[:, 0] + _EPSILON).sqrt().float()
         return torch.maximum(deviation, self._largest / self._limit)
 
+    def begin(self, rollout: Rollout) -> bool:
+        """Make room for the returns of its environments. True where there was none: they begin at 0, or as loaded."""
+        if self._running is not None and self._running.shape == rollout.reward.shape[1:]:
+            return False
+        self._running = torch.zeros_like(rollout.reward[0])
+        for member, value in self._loaded.items():
+            if value.shape == self._running[member].shape:
+                self._running[member] = value
+        self._loaded = {}
+        return True
+
     def update(self, rollout: Rollout, gamma: Tensor, active: Tensor) -> None:
-        """Take in the rewards of a rollout, which goes on where the one before ended; gamma [M]."""
-        if self._running is None or self._running.shape != rollout.reward.shape[1:]:
-            self._running = torch.zeros_like(rollout.reward[0])
-            for member, value in self._loaded.items():
-                if value.shape == self._running[member].shape:
-                    self._running[member] = value
-            self._loaded = {}
-        ended = rollout.terminated | rollout.truncated
-        returns, running, rate = torch.empty_like(rollout.reward), self._running, gamma.unsqueeze(1)
+        """Take in the rewards of a rollout, which goes on where the one before ended; gamma [M]. After `begin`."""
+        assert self._running is not None
+        stops = rollout.terminated | rollout.truncated | ~rollout.valid
+        decay = torch.where(stops, 0.0, gamma.unsqueeze(1))
+        reward = torch.where(rollout.valid, rollout.reward, 0.0)
+        returns, running = torch.empty_like(reward), self._running
         for step in range(rollout.horizon):
-            before = torch.where(ended[step], 0.0, rate * running)
-            running = torch.where(rollout.valid[step], before + rollout.reward[step], 0.0)
-            returns[step] = running
-        self._running = torch.where(running.isfinite(), running, 0.0)
+            running = torch.addcmul(reward[step], decay[step], running, out=returns[step])
+        self._running.copy_(torch.where(running.isfinite(), running, 0.0))
         rows = returns.transpose(0, 1).flatten(1)
         self._statistics.update(rows.unsqueeze(-1), rollout.valid.transpose(0, 1).flatten(1), active)
         largest = torch.maximum(self._largest, rows.abs().amax(1))

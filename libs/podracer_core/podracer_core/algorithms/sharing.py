@@ -40,17 +40,16 @@ class Sharing:
     the parameters more to send, and to reset them is a warm-up after each. What else only one learner knows (replay,
     random streams, counters of its own) stays with it.
 
-    A critic whose targets are normalized comes with its last layer in units of reward (float64): each learner's units
+    A critic whose rewards or targets are normalized comes with its last layer in units of reward (float64): each learner's units
     are its own, and weights of different units have no mean.
     """
 
     def __init__(self, shared: Shared, loaded: Callable[[], None]) -> None:
-        """`loaded` is called after each `load`. From now on normalizers keep account of their growth; all but the
-        targets' change by `load` alone, since weights that act on differently normalized inputs have no mean."""
+        """`loaded` is called after each `load`. From now on normalizers keep account of their growth; the observations'
+        changes by `load` alone, since weights that act on differently normalized inputs have no mean."""
         self._shared, self._loaded = shared, loaded
-        own = None if shared.values is None else shared.values.statistics
         self._growths = {
-            name: normalizer.share(frozen=normalizer is not own) for name, normalizer in shared.normalizers.items()
+            name: normalizer.share(frozen=name == "observations") for name, normalizer in shared.normalizers.items()
         }
         self._taken = shared.transitions.clone()
 

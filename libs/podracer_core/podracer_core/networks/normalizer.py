@@ -102,9 +102,9 @@ class RunningNormalizer:
         return {name: getattr(self, name)[member].clone() for name in ("count", "mean", "variance")}
 
     def load_member_state(self, member: int, state: Mapping[str, Tensor]) -> None:
-        """Overwrite one member with what `member_state` gave."""
-        for name in ("count", "mean", "variance"):
-            getattr(self, name)[member].copy_(state[name])
+        """Overwrite one member with what `member_state` gave; with nothing it begins anew."""
+        for name, beginning in (("count", 0.0), ("mean", 0.0), ("variance", 1.0)):
+            getattr(self, name)[member] = state.get(name, beginning)
 
 
 class ObservationStatistics:
