@@ -40,8 +40,8 @@ class Sharing:
     the parameters more to send, and to reset them is a warm-up after each. What else only one learner knows (replay,
     random streams, counters of its own) stays with it.
 
-    A critic whose rewards or targets are normalized comes with its last layer in units of reward (float64): each learner's units
-    are its own, and weights of different units have no mean.
+    A critic whose rewards or targets are normalized comes with its last layer in units of reward (float64): each
+    learner's units are its own, and weights of different units have no mean.
     """
 
     def __init__(self, shared: Shared, loaded: Callable[[], None]) -> None:
