@@ -7,6 +7,8 @@ import re
 from support.processes import ROOT
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+"""Notebooks."""
 
 
 def blocks(text: str, language: str) -> list[str]:
