@@ -103,13 +103,13 @@ def _notebooks(site: str) -> dict[str, str | bytes]:
                     made[f"tutorials/{picture}"] = base64.b64decode(data["image/png"])
                     text += f"![{cell['metadata']['alt']}]({picture})\n\n"
                 else:
-                    text += _fence("text", "".join(data["text/plain"]))
+                    text += _fence('text title="Output"', "".join(data["text/plain"]))
         made[f"tutorials/{path.stem}.md"] = text
     return made
 
 
 def _fence(language: str, text: str) -> str:
-    return f"```{language}\n{text.rstrip()}\n```\n\n"
+    return f"``` {language}\n{text.rstrip()}\n```\n\n"
 
 
 def _command_line() -> str:

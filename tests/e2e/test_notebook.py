@@ -12,10 +12,16 @@ from nbclient import NotebookClient
 
 from support.documents import TUTORIALS
 
-pytestmark = pytest.mark.thorough
+SLOW = {"trading"}  # its commands are those of docs/trading.md, which test_documentation.py runs
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "tutorial",
+    [
+        pytest.param(path, id=path.stem, marks=getattr(pytest.mark, "slow" if path.stem in SLOW else "thorough"))
+        for path in TUTORIALS
+    ],
+)
 def test_a_tutorial(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # all is installed
