@@ -25,7 +25,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests site serve-site chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -116,6 +116,9 @@ site: $(VENV)-site/.ready  ## the documentation in ./site, which a browser also 
 
 serve-site: $(VENV)-site/.ready  ## the same on 127.0.0.1:8000, built again at each change
 	@NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/mkdocs serve --strict --dev-addr $(SITE_ADDRESS)
+
+notebooks: setup  ## run the notebooks of docs/tutorials and store their outputs; minutes
+	@PODRACER_NOTEBOOKS=1 $(BIN)/python -m pytest tests/e2e/test_notebook.py
 
 chaos: setup  ## a tournament while everything is killed and frozen at random: a hundred faults, twenty minutes
 	@PODRACER_CHAOS_FAULTS=$${PODRACER_CHAOS_FAULTS:-100} PODRACER_CHAOS_REPORT=$${PODRACER_CHAOS_REPORT:-runs/chaos.json} $(BIN)/python -m pytest tests/chaos -s

@@ -4,6 +4,7 @@
 - A fence keeps the name of its language only: `sh cluster` becomes `sh`.
 - Lists within lists get the four spaces that Python-Markdown asks for.
 - Links out of docs/ lead to the repository: the documents themselves keep links that work there.
+- A notebook becomes a page with its stored outputs.
 - The reference pages of the command line, gRPC and Python are made from the code.
 - In docstrings, a list of `name   description` becomes a list of definitions.
 
@@ -12,7 +13,9 @@ It runs where neither torch nor the packages' own dependencies are installed (re
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import logging
 import posixpath
 import re
@@ -54,8 +57,10 @@ def _expanded(entry: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    for name, text in {"command-line": _command_line(), **_grpc(), **_python()}.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    reference = {"command-line": _command_line(), **_grpc(), **_python()}
+    made = {f"reference/{name}.md": text for name, text in reference.items()} | _notebooks(config.site_url or "")
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
     return files
 
 
@@ -63,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     def to_repository(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[1]))
         if path.startswith("docs/"):
-            return link[1]
+            return re.sub(r"\.ipynb$", ".md", link[1])
         if not (ROOT / path).exists():
             log.warning("%s links to %s, which is not there", page.file.src_uri, link[1])
         return f"{config.repo_url}/{'tree' if (ROOT / path).is_dir() else 'blob'}/main/{path}"
@@ -76,6 +81,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 def on_post_page(output: str, **_: Any) -> str:
     """Without the mark by which the theme asks GitHub, on each visit, how many stars the repository has."""
     return output.replace(' data-md-component="source"', "")
+
+
+def _notebooks(site: str) -> dict[str, str | bytes]:
+    """The pages of the notebooks, and their pictures. A notebook links to this site, as it is read elsewhere too."""
+    made: dict[str, str | bytes] = {}
+    for path in DOCS.glob("tutorials/*.ipynb"):
+        text = ""
+        for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                source = re.sub(rf"\({site}([\w/-]+)\.html", r"(../\1.md", source)
+                text += re.sub(r"(?m)^\[Open in Colab\].*$", r"\g<0>{ .md-button }", source) + "\n\n"
+                continue
+            magic = re.match(r"%%(?:(sh)|writefile .*\.(\w+))\n", source)
+            text += _fence(magic[1] or magic[2] if magic else "python", source)
+            for output in cell["outputs"]:
+                data = output.get("data") or {"text/plain": output["text"]}
+                if "image/png" in data:
+                    picture = f"{path.stem}-{number}.png"
+                    made[f"tutorials/{picture}"] = base64.b64decode(data["image/png"])
+                    text += f"![{cell['metadata']['alt']}]({picture})\n\n"
+                else:
+                    text += _fence('text title="Output"', "".join(data["text/plain"]))
+        made[f"tutorials/{path.stem}.md"] = text
+    return made
+
+
+def _fence(language: str, text: str) -> str:
+    return f"``` {language}\n{text.rstrip()}\n```\n\n"
 
 
 def _command_line() -> str:

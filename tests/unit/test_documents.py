@@ -6,6 +6,7 @@ The commands of the documents are run by tests/e2e/test_documentation.py.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import shlex
 import shutil
@@ -22,7 +23,7 @@ from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
 from podracer_core.jobs.pod import Pod
-from support.documents import DOCUMENTS, blocks
+from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT
 
@@ -55,8 +56,8 @@ EXTENSION_PAGES: dict[str, tuple[dict[str, Path], dict[str, Path]]] = {
 def job_files() -> list[tuple[str, str]]:
     return [
         (f"{path.relative_to(ROOT)}-{index}", block)
-        for path in DOCUMENTS
-        for index, block in enumerate(blocks(path.read_text(), "yaml"))
+        for path in [*DOCUMENTS, *TUTORIALS]
+        for index, block in enumerate(blocks(text_of(path), "yaml"))
         if "\nobjective:" in block
     ]
 
@@ -96,14 +97,37 @@ def test_the_site_names_every_page() -> None:
     named |= {
         str(page.relative_to(docs)) for folder in re.findall(r"(\w+)/\*", text) for page in docs.glob(f"{folder}/*.md")
     }
-    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    pages = {str(page.relative_to(docs)) for page in [*docs.rglob("*.md"), *TUTORIALS]}
+    pages = {page.replace(".ipynb", ".md") for page in pages}
     assert pages <= named
     assert {page for page in named - pages if not page.startswith("reference/")} == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
+    """In one run from top to bottom (`make notebooks`), without what another machine or hour would change."""
+    cells = json.loads(tutorial.read_text())["cells"]
+    assert f"/blob/main/{tutorial.relative_to(ROOT)})" in "".join(cells[0]["source"]), "the button for Colab"
+    programs = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in programs] == list(range(1, len(programs) + 1))
+    pictures = [cell for cell in programs if any("image/png" in each.get("data", {}) for each in cell["outputs"])]
+    assert pictures == [cell for cell in programs if "alt" in cell["metadata"]], "they need an `alt` in the metadata"
+    outputs = [
+        each | {"data": {**each.get("data", {}), "image/png": ""}} for cell in programs for each in cell["outputs"]
+    ]
+    assert {output["output_type"] for output in outputs} - {"error"}
+    assert not re.search(r"[ '\"](/\w+){2}|0x[0-9a-f]{6}|\d\d:\d\d:\d\d", json.dumps(outputs))
+    pages = set(re.findall(r"podracer-rl\.github\.io/podracer/([\w/-]+)\.html", json.dumps(cells)))
+    assert {page for page in pages if "reference/" not in page} <= {
+        str(path.relative_to(ROOT / "docs").with_suffix(""))
+        for path in [*DOCUMENTS[2:], *TUTORIALS]
+        if path.stem != "README"
+    }
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_have_the_options_that_a_document_shows(document: Path) -> None:
-    for line in "\n".join(re.findall(r"```sh.*?\n(.*?)```", document.read_text(), re.DOTALL)).splitlines():
+    for line in "\n".join(re.findall(r"```sh.*?\n(.*?)```", text_of(document), re.DOTALL)).splitlines():
         program, *words = shlex.split(line.split(" && ")[0], comments=True) or [""]
         if program != "podracer":
             continue
