@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Curve:
     def end(self) -> float:
         """The mean of the last looks' episodes."""
         return statistics.fmean(value for look in self.looks[-LAST_LOOKS:] for value in look.returns)
+
+    def cut(self, looks: int) -> Curve:
+        """The curve as it was after so many looks, beside the one at the untrained policy."""
+        return replace(self, looks=self.looks[: looks + 1])
 
     def to_json(self) -> str:
         """One line."""

@@ -20,20 +20,23 @@ from podracer_leaderboard.rungs import MINIMUM_PEERS, LineRound, fraction_at_sta
 Choice = tuple[int, int]
 """An agent and the look at which it is chosen."""
 
-ETA = 3
-RUNGS = (3, 9, 27)
+ETA, RUNGS = 3, 3
 WORKERS = 2
 """Agents that asynchronous successive halving trains at once."""
 
-RULES = Rules(round=Round(env_steps=RUNGS[0]), adaptive_rounds=True, replaced_fraction=0.0)
-"""The tournament's rules, effort in looks: milestones at 3, 6, 12 and 24. Nothing gives way between these, for only a
-copy may take its place."""
+
+def rungs(looks: int) -> list[int]:
+    """The looks at which halving's rungs end; the last is the curves' end."""
+    return [looks // ETA ** (RUNGS - 1 - rung) for rung in range(RUNGS)]
 
 
-def cost(starts: int) -> int:
+def cost(starts: int, looks: int) -> int:
     """What halving costs that begins with so many agents: the budget of all methods."""
-    sizes = [math.ceil(starts / ETA**rung) for rung in range(len(RUNGS))]
-    return sum(size * (end - begin) for size, begin, end in zip(sizes, (0, *RUNGS), RUNGS, strict=False))
+    ends = rungs(looks)
+    return sum(
+        math.ceil(starts / ETA**rung) * (end - begin)
+        for rung, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+    )
 
 
 def wide(draw: Draw, starts: int, budget: int) -> Choice:
@@ -53,34 +56,35 @@ def deep(draw: Draw, starts: int, budget: int) -> Choice:
 def halving(draw: Draw, starts: int, budget: int) -> Choice:
     """Successive halving by the mean of the last look (Jamieson and Talwalkar 2016, arXiv:1502.07943)."""
     alive = list(range(starts))
-    for rung, look in enumerate(RUNGS[:-1]):
+    for rung, look in enumerate(rungs(draw.looks)[:-1]):
         alive.sort(key=lambda agent: -draw.few[agent, look])
         alive = alive[: math.ceil(starts / ETA ** (rung + 1))]
-    return _best(draw, dict.fromkeys(alive, RUNGS[-1]))
+    return _best(draw, dict.fromkeys(alive, draw.looks))
 
 
 def shrunken(draw: Draw, starts: int, budget: int) -> Choice:
     """Halving by posterior means of the last look, of which the better half of a rung has more episodes."""
     alive = list(range(starts))
-    for rung, look in enumerate(RUNGS):
+    for rung, look in enumerate(rungs(draw.looks)):
         scores = _posterior(draw, alive, look)
         alive.sort(key=lambda agent: -scores[agent])
         alive = alive[: math.ceil(starts / ETA ** (rung + 1))]
-    return alive[0], RUNGS[-1]
+    return alive[0], draw.looks
 
 
 def asha(draw: Draw, starts: int, budget: int) -> Choice:
     """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2), which begins more agents
     whenever none can be promoted."""
-    ended: list[list[int]] = [[] for _ in RUNGS]  # agents by rung
-    promoted: list[set[int]] = [set() for _ in RUNGS]
+    ends = rungs(draw.looks)
+    ended: list[list[int]] = [[] for _ in ends]  # agents by rung
+    promoted: list[set[int]] = [set() for _ in ends]
     reached: dict[int, int] = {}
     busy: list[tuple[int, int, int]] = []  # end, agent, rung
     now, spent, begun = 0, 0, 0
     while True:
         while len(busy) < WORKERS:
             rung, agent = _promotable(draw, ended, promoted) or (0, begun)
-            length = RUNGS[rung] - (RUNGS[rung - 1] if rung else 0)
+            length = ends[rung] - (ends[rung - 1] if rung else 0)
             if spent + length > budget or agent >= len(draw.few):
                 break
             begun += rung == 0
@@ -92,12 +96,14 @@ def asha(draw: Draw, starts: int, budget: int) -> Choice:
             return _best(draw, reached)
         now, agent, rung = heapq.heappop(busy)
         ended[rung].append(agent)
-        reached[agent] = RUNGS[rung]
+        reached[agent] = ends[rung]
 
 
 def tournament(draw: Draw, starts: int, budget: int) -> Choice:
     """The tournament's adaptive rounds, by the leaderboard's own rungs: at each milestone the worse half of a rung
-    ends, as long as more agents live than are compared at least."""
+    ends, as long as more agents live than are compared at least. Effort is in looks, the first milestone where
+    halving's first rung ends. Nothing gives way between milestones, for only a copy may take its place."""
+    rules = Rules(round=Round(env_steps=rungs(draw.looks)[0]), adaptive_rounds=True, replaced_fraction=0.0)
     reached = dict.fromkeys(range(starts), 0)
     alive, spent = list(range(starts)), 0
     rounds: list[LineRound] = []  # the greatest effort first
@@ -106,7 +112,7 @@ def tournament(draw: Draw, starts: int, budget: int) -> Choice:
         look = reached[agent]
         if look >= draw.looks:
             break
-        if len(alive) > MINIMUM_PEERS and _stops(agent, rounds):
+        if len(alive) > MINIMUM_PEERS and _stops(agent, rounds, rules):
             alive.remove(agent)
             continue
         reached[agent], spent = look + 1, spent + 1
@@ -150,17 +156,18 @@ def _posterior(draw: Draw, alive: Sequence[int], look: int) -> dict[int, float]:
 
 def _promotable(draw: Draw, ended: list[list[int]], promoted: list[set[int]]) -> tuple[int, int] | None:
     """The next rung, and an agent that has earned it; from the top."""
-    for rung in range(len(RUNGS) - 2, -1, -1):
-        best = sorted(ended[rung], key=lambda agent: -draw.few[agent, RUNGS[rung]])[: len(ended[rung]) // ETA]
+    ends = rungs(draw.looks)
+    for rung in reversed(range(RUNGS - 1)):
+        best = sorted(ended[rung], key=lambda agent: -draw.few[agent, ends[rung]])[: len(ended[rung]) // ETA]
         for agent in best:
             if agent not in promoted[rung]:
                 return rung + 1, agent
     return None
 
 
-def _stops(agent: int, rounds: Sequence[LineRound]) -> bool:
+def _stops(agent: int, rounds: Sequence[LineRound], rules: Rules) -> bool:
     own = next((each for each in rounds if each.agent == str(agent)), None)
     if own is None:
         return False
-    fraction = fraction_at_stake(RULES, [own])
+    fraction = fraction_at_stake(rules, [own])
     return fraction > 0.0 and is_at_bottom(own.score, peer_scores(own, rounds), fraction)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from recorded.curves import Curve
-from recorded.tasks import EPISODES
+from recorded.tasks import EPISODES, LOOKS
 
 Array = NDArray[np.float64]
 
@@ -16,16 +16,13 @@ FEW, MANY = 8, 16
 """Episodes by which a method judges an agent: as many as a job's looks have, and twice that, which the leaders get. The
 others of a look say what the agent is worth; no method sees them."""
 
-SMOOTHED = 3
-"""Looks, the last one and those before it, whose mean is what an agent is worth."""
-
 
 @dataclass(frozen=True)
 class Recording:
     """The curves of a task, in the list's order.
 
     returns   [C, looks + 1, EPISODES]
-    ends      [C]: the mean of all episodes of the last looks
+    ends      [C]: the mean of all episodes of the last three looks
     defaults  how many of the first are the defaults of an algorithm
     """
 
@@ -34,9 +31,9 @@ class Recording:
     defaults: int
 
     @classmethod
-    def of(cls, curves: Sequence[Curve]) -> Recording:
-        """Of curves that have looks at the same moments."""
-        ordered = sorted(curves, key=lambda curve: curve.number)
+    def of(cls, curves: Sequence[Curve], looks: int = LOOKS) -> Recording:
+        """Of the first `looks` looks of curves that have these at the same moments."""
+        ordered = sorted((curve.cut(looks) for curve in curves), key=lambda curve: curve.number)
         returns = [[look.returns[:EPISODES] for look in curve.looks] for curve in ordered]
         defaults = len({curve.algorithm for curve in ordered})
         return cls(np.array(returns, dtype=float), np.array([curve.end for curve in ordered]), defaults)
@@ -44,6 +41,11 @@ class Recording:
     @property
     def count(self) -> int:
         return len(self.ends)
+
+    @property
+    def looks(self) -> int:
+        """Looks until the end."""
+        return self.returns.shape[1] - 1
 
     @property
     def untrained(self) -> float:
@@ -67,7 +69,7 @@ class Recording:
             many.mean(2),
             few.var(2, ddof=1),
             many.var(2, ddof=1),
-            self.normalized(_smoothed(shown.mean(2), shown[:, :, MANY:].mean(2))),
+            self.normalized(shown[:, :, MANY:].mean(2)),
             self.normalized(self.ends[order]),
         )
 
@@ -94,16 +96,6 @@ class Draw:
     def looks(self) -> int:
         """Looks until the end."""
         return self.few.shape[1] - 1
-
-
-def _smoothed(means: Array, last: Array) -> Array:
-    """The mean of `last` at each look and of `means` at the looks just before; [agents, looks] each."""
-    total, count = last.copy(), np.ones(means.shape[1])
-    for back in range(1, SMOOTHED):
-        total[:, back:] += means[:, :-back]
-        count[back:] += 1
-    smoothed: Array = total / count
-    return smoothed
 
 
 def spearman(left: Array, right: Array) -> float:
