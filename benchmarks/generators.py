@@ -33,7 +33,7 @@ from podracer_core.database import open_database
 from podracer_leaderboard.server import MIGRATIONS
 
 BASELINE = "random"
-GENERATORS = ("tournament", "generational", "elites", "search")
+GENERATORS = ("tournament", "generational", "elites", "search", "halving")
 ADAPTIVE = "tournament, adaptive"
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -162,13 +162,13 @@ def _compare(
 
 
 def _setting(landscape: type[Landscape], contender: str, seed: int, rounds: int) -> Setting:
-    if contender == ADAPTIVE:
-        return Setting(landscape, "tournament", seed, rounds, evolution={"adaptive_rounds": True})
-    return Setting(landscape, contender, seed, rounds)
+    generator = contender.removesuffix(", adaptive")
+    evolution: dict[str, object] = {"adaptive_rounds": True} if contender in (ADAPTIVE, "halving") else {}
+    return Setting(landscape, generator, seed, rounds, evolution=evolution)
 
 
 def _contender(setting: Setting) -> str:
-    return ADAPTIVE if setting.evolution else setting.generator
+    return ADAPTIVE if setting.evolution and setting.generator == "tournament" else setting.generator
 
 
 def _run(settings: Sequence[Setting]) -> list[tuple[Setting, Outcome, float]]:

@@ -117,6 +117,8 @@ class Arena:
         if cohort.members:
             self._proposals += 1
             numbers = {id(new): self._create(new) for new in cohort.created}
+            for each in cohort.retired:
+                self.agents[each.agent.number] = replace(each.agent, state=State.RETIRED)
             for member in cohort.members:
                 number = member.number if isinstance(member, Agent) else numbers[id(member)]
                 self.agents[number] = replace(self.agents[number], state=State.TRAINING, started=True)

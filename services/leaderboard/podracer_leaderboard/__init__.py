@@ -4,8 +4,9 @@ The domain, plain Python without database or torch:
 agents         agents as generators see them, and the generators' answers
 rules          how agents compete: population, rounds, selection
 search_space   the search ranges of a job: complete hyperparameters for new agents, drawn or mutated
+portfolio      the order in which fresh agents get them: the defaults, then a Sobol sequence
 generator      the interface of generators (entry points `podracer.generators`)
-tournament, generational, random_search, elite_sampling, optuna_search    built-in generators
+tournament, generational, random_search, elite_sampling, optuna_search, halving    built-in generators
 rungs          the scores that an agent is judged against, and which agents have to give way
 breeding       making new agents: parents, inheritance, shapes; seating: agents of a queue -> one cohort
 updater        the interface of updaters (entry points `podracer.updaters`), the built-in ones, and the board's order

@@ -11,6 +11,7 @@ from random import Random
 
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_leaderboard.agents import Action, Agent, CohortRequest, NewAgent, Population, Retirement, Start
+from podracer_leaderboard.portfolio import configuration
 from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import MINIMUM_PEERS
 from podracer_leaderboard.search_space import SearchSpace, Shape, shape_of, weights_shape
@@ -107,13 +108,12 @@ class Breeding:
         return self.fresh(replace(vacancy, reason=f"{vacancy.reason}; exploration"))
 
     def fresh(self, vacancy: Vacancy, algorithm: str = "") -> NewAgent:
-        """An agent with fresh weights: of each algorithm the first with the defaults, all others drawn from the space.
+        """An agent with fresh weights and the next hyperparameters of its algorithm's `portfolio`.
 
         Without an `algorithm` the one that is furthest behind its share.
         """
         algorithm = algorithm or self._next_algorithm()
-        draw = self._space.sample if self._fresh_counts[algorithm] else self._space.defaults
-        hyperparameters = draw(algorithm, self._random)
+        hyperparameters = configuration(self._space, algorithm, self._fresh_counts[algorithm], self._rules.seed)
         if not self._may_have(shape_of(algorithm, hyperparameters), vacancy):
             shape = self._draw(self._shapes_beside(algorithm, vacancy))
             hyperparameters = self._space.with_shape(hyperparameters, shape)

@@ -13,10 +13,11 @@ from podracer_leaderboard.seating import seat
 class RandomSearch(Generator):
     """Independent agents, as many as the population holds, that train on, round after round, until the budget ends.
 
-    They begin like a tournament's: of each algorithm the first with the defaults, the others drawn from the space, in
-    as few shapes. The agent with the fewest rounds is next, so all get as much of the budget as rounds and shapes
-    allow. No agent is copied, stopped or replaced; the place of one that failed goes to a fresh one. Rounds, pods,
-    evaluation and the leaderboard are those of the other generators: what these do better is their selection's work.
+    They begin like a tournament's: of each algorithm the first with the defaults, the others as the `portfolio` has
+    them, in as few shapes. The agent with the fewest rounds is next, so all get as much of the budget as rounds and
+    shapes allow. No agent is copied, stopped or replaced; the place of one that failed goes to a fresh one. Rounds,
+    pods, evaluation and the leaderboard are those of the other generators: what these do better is their selection's
+    work.
     """
 
     def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:

@@ -52,7 +52,7 @@ class Front:
 
     def stagnates(self, rules: Rules) -> bool:
         """Whether one of them has doubled that effort and has come no further, after the first milestone."""
-        return self.reached >= 2 * max(self.best_since, _milestone(rules))
+        return self.reached >= 2 * max(self.best_since, milestone(rules))
 
 
 def peer_scores(own: LineRound, others: Sequence[LineRound]) -> tuple[float, ...]:
@@ -151,14 +151,14 @@ def _passes_milestone(last: LineRound, rules: Rules) -> bool:
     Milestones are the length of a round times the powers of two from one on. Members share the seconds of a pod, so
     where rounds are timed the first one is several rounds away: what promises well is seldom known before.
     """
-    length = _milestone(rules)
+    length = milestone(rules)
     if last.after < length:
         return False
     return last.before < length or _power(last.after / length) > _power(last.before / length)
 
 
-def _milestone(rules: Rules) -> float:
-    """The first one: the effort of a whole round."""
+def milestone(rules: Rules) -> float:
+    """The first milestone: the effort of a whole round."""
     return rules.round_env_steps or rules.round_time_s * AS_FAR
 
 

@@ -14,6 +14,7 @@ from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Ne
 from podracer_leaderboard.elite_sampling import Elites
 from podracer_leaderboard.generational import Generational
 from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.halving import Halving
 from podracer_leaderboard.optuna_search import Search
 from podracer_leaderboard.random_search import RandomSearch
 from podracer_leaderboard.rules import Rules
@@ -21,7 +22,7 @@ from podracer_leaderboard.search_space import shape_of
 from podracer_leaderboard.tournament import Tournament
 from support.evolution import NARROW, WIDE, Arena, inherited, make_agent, make_population
 
-GENERATORS = [Tournament, Generational, RandomSearch, Elites, Search]
+GENERATORS = [Tournament, Generational, RandomSearch, Elites, Search, Halving]
 EVOLVING = [Tournament, Generational]
 RULES = Rules(population=8, leaderboard_size=4)
 
@@ -74,7 +75,7 @@ def test_whatever_happens_proposals_are_sound_and_repeatable(
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_another_seed_gives_other_agents(generator: type[Generator]) -> None:
-    first, second = (Arena(generator, RULES, NARROW, seed).propose() for seed in (1, 2))
+    first, second = (Arena(generator, replace(RULES, seed=seed), NARROW, seed).propose() for seed in (1, 2))
     rates = [[each.hyperparameters["learning_rate"] for each in cohort.created] for cohort in (first, second)]
     assert set(rates[0]) & set(rates[1]) == {1e-3}  # the first has the defaults
 

@@ -171,7 +171,7 @@ def test_a_cohort_has_the_shape_of_its_longest_waiting_agent_and_the_others_wait
     people = population(odd.get(each.number, each) for each in EIGHT)
     rules = replace(RULES, replaced_fraction=0.0)
     assert numbers(propose(people, space=WIDE, rules=rules)) == [1, 2, 4, 6, 8]
-    later = population(each for each in people.agents if each.number not in (1, 2))
+    later = population((each for each in people.agents if each.number not in (1, 2)), created=8)
     assert numbers(propose(later, space=WIDE, rules=rules)) == [3, 5, 7]
 
 
@@ -294,12 +294,14 @@ def test_who_has_had_more_than_most_waits_until_the_others_have_had_as_much() ->
 def test_where_no_line_improves_half_of_the_new_agents_restart_the_donors_algorithm() -> None:
     space = SearchSpace({"ppo": 1.0, "sac": 9.0}, {"ppo": {"learning_rate": LEARNING_RATE}, "sac": {}})
     stuck = replace(population(EIGHT), stagnates=True)
-    created = [each for seed in range(50) for each in propose(stuck, space=space, seed=seed).created]
+    cohorts = [propose(stuck, space=space, seed=seed) for seed in range(50)]
+    created = [each for cohort in cohorts for each in cohort.created]
     fresh = [each for each in created if each.action is Action.FRESH]
     assert 0.35 < len(fresh) / len(created) < 0.65
     assert {each.algorithm for each in fresh} == {"ppo"}
     assert all(each.parents == () and "no line improves" in each.reason for each in fresh)
-    assert len({each.hyperparameters["learning_rate"] for each in fresh}) == len(fresh)
+    rates = [[each.hyperparameters["learning_rate"] for each in new(cohort, Action.FRESH)] for cohort in cohorts]
+    assert all(len(set(drawn)) == len(drawn) for drawn in rates)
 
 
 HALVED = replace(RULES, round=Round(env_steps=1000), adaptive_rounds=True)

@@ -41,7 +41,7 @@ class Evolution:
     generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
     generations         of the generational scheduler; None: until the budget ends
     adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: only in a
-                        tournament of several algorithms
+                        tournament, or with the generator halving, of several algorithms
     ensemble_size       number of best candidates in the ensemble at the end; 0: no ensemble
     """
 
