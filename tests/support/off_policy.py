@@ -26,6 +26,8 @@ DISCRETE = gymnasium.spaces.Discrete(ACTIONS)
 BOX = gymnasium.spaces.Box(-2.0, 2.0, (ACTION_SIZE,))
 
 EVERY = tuple(name for name, info in BUILT_IN.items() if not info.on_policy)
+DISTINCT = tuple(name for name in EVERY if name not in ("double_dqn", "dueling_dqn"))
+"""Those with code of their own: D3QN does what these two do."""
 VALUE_BASED = ("dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn")
 CONTINUOUS = ("ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac")
 

@@ -169,7 +169,7 @@ def test_nothing_in_training_waits_for_the_device(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(network, "initialize", lambda *_: None)  # on a CPU, always
     shared = {"hidden_sizes": (16, 16), "horizon": 4}
     if name in OFF_POLICY:
-        shared |= {"batch_size": 8, "learning_starts": 8}
+        shared |= {"batch_size": 8, "learning_starts": 8, "updates_per_step": 0.25}
     cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, "meta")

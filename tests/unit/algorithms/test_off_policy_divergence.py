@@ -9,7 +9,7 @@ import torch
 
 from podracer_core.buffers import Rollout
 from support.off_policy import (
-    EVERY,
+    DISTINCT,
     HORIZON,
     build,
     cut,
@@ -22,7 +22,7 @@ from support.off_policy import (
     weights,
 )
 
-ALL = pytest.mark.parametrize("name", EVERY)
+ALL = pytest.mark.parametrize("name", DISTINCT)
 WAYS = {"plain": {}, "prioritized": {"prioritized": True}, "n_step": {"n_step": 3}}
 
 
@@ -44,7 +44,7 @@ def finite(algorithm: Any, member: int) -> bool:
     # FlashSAC divides by the largest return, and QR-DQN's slope has a bound: a reward of 1e38 breaks nothing.
     [
         (name, reward)
-        for name in EVERY
+        for name in DISTINCT
         for reward in (torch.inf, torch.nan, 1e38)
         if name not in ("flash_sac", "qr_dqn") or reward != 1e38
     ],

@@ -17,6 +17,7 @@ from podracer_core.catalogue.algorithms import (
     find_algorithm,
     known_algorithms,
 )
+from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.ranges import Fixed, Interval
 from podracer_core.catalogue.shared_hyperparameters import OFF_POLICY, adapted, sought
 from podracer_core.catalogue.spaces import (
@@ -39,12 +40,16 @@ CONTINUOUS = {"ddpg", "td3", "sac", "modsac", "redq", "crossq", "flash_sac"}
 DISCRETE_ONLY = {"dqn", "double_dqn", "dueling_dqn", "d3qn", "qr_dqn", "discrete_sac"}
 
 
-@pytest.mark.parametrize(("algorithm", "name"), KNOBS)
-def test_every_row_is_sound(algorithm: str, name: str) -> None:
-    knob = BUILT_IN[algorithm].hyperparameter(name)
+@pytest.mark.parametrize("algorithm", BUILT_IN)
+def test_every_row_is_sound(algorithm: str) -> None:
+    for knob in BUILT_IN[algorithm].hyperparameters:
+        check_row(knob)
+
+
+def check_row(knob: Hyperparameter) -> None:
     knob.check(knob.default)
-    assert knob.meaning
-    assert knob.source
+    assert knob.meaning, knob.name
+    assert knob.source, knob.name
     assert bool(knob.choices) == (knob.kind == "choice")
     if knob.scope == "member":
         assert knob.kind == "float", "members differ in continuous hyperparameters only"
