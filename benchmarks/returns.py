@@ -60,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--task", action="append", choices=list(ARGUMENTS), help="only this one; may be repeated")
     parser.add_argument("--system", action="append", choices=list(TITLES), help="train only this one; may be repeated")
     parser.add_argument("--seeds", type=int, default=5, help="of ours")
+    parser.add_argument("--cohort", type=int, default=5, help="seeds of ours at once; an interrupted cohort is lost")
     parser.add_argument("--sb3-seeds", type=int, help="of Stable-Baselines3; as many as ours unless given")
     parser.add_argument("--steps", type=int, default=1_000_000, help="of each agent")
     parser.add_argument("--every", type=int, default=25_000, help="steps between two looks")
@@ -85,13 +86,11 @@ def _done(runs: Runs, options: argparse.Namespace, task: str, system: str) -> li
 
 
 def _missing(runs: Runs, options: argparse.Namespace, task: str, system: str) -> Iterator[tuple[int, ...]]:
-    """The seeds of each process: ours are one cohort."""
+    """The seeds of each process: ours are the members of a cohort."""
     known = {run.seed for run in _done(runs, options, task, system)}
     missing = tuple(seed for seed in _seeds(options, system) if seed not in known)
-    if system == "ours":
-        yield from [missing] if missing else []
-    else:
-        yield from ((seed,) for seed in missing)
+    size = options.cohort if system == "ours" else 1
+    yield from (missing[first : first + size] for first in range(0, len(missing), size))
 
 
 if __name__ == "__main__":

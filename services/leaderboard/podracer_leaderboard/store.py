@@ -13,6 +13,7 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from podracer.common.v1 import agent_pb2
+from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
@@ -157,7 +158,8 @@ def _history(session: Session, board: BoardRow) -> tuple[Agent, ...]:
 def _decoded(spec: bytes) -> tuple[Mapping[str, HyperparameterValue], Shape]:
     """The hyperparameters and the shape of a stored AgentSpec, which never changes."""
     message = agent_pb2.AgentSpec.FromString(spec)
-    hyperparameters = MappingProxyType(hyperparameters_from_message(message.hyperparameters))
+    own = hyperparameters_from_message(message.hyperparameters)
+    hyperparameters = MappingProxyType(find_algorithm(message.algorithm).former_defaults() | own)
     return hyperparameters, shape_of(message.algorithm, hyperparameters)
 
 

@@ -81,7 +81,7 @@ _SHARED = (
     Hyperparameter(
         "normalize_rewards", "bool", True, "network",
         "by the running deviation of the discounted returns so far, clipped to ±10",
-        source=_REWARDS,
+        source=_REWARDS, former=False,
     ),
     Hyperparameter(
         "initial_log_std", "float", 0.0, "network",

@@ -40,8 +40,9 @@ class ReturnScale:
         return self._statistics
 
     def running(self, member: int) -> dict[str, Tensor]:
-        """A copy of one member's returns of the episodes that go on, [E]; empty before the first rollout."""
-        return {} if self._running is None else {_RUNNING: self._running[member].clone()}
+        """A copy of one member's returns of the episodes that go on, [E]; empty before there are any."""
+        running = self._loaded.get(member) if self._running is None else self._running[member]
+        return {} if running is None else {_RUNNING: running.clone()}
 
     def load_running(self, member: int, state: Mapping[str, Tensor]) -> None:
         """Go on with what `running` gave, where as many environments go on; otherwise from 0."""

@@ -120,6 +120,10 @@ class AlgorithmInfo:
         """Name → default of the hyperparameters in `scopes`, or of all."""
         return {knob.name: knob.default for knob in self.hyperparameters if not scopes or knob.scope in scopes}
 
+    def former_defaults(self) -> dict[str, Any]:
+        """Name → what an agent had, that was made before there was this hyperparameter."""
+        return {knob.name: knob.default if knob.former is None else knob.former for knob in self.hyperparameters}
+
 
 BUILT_IN: Mapping[str, AlgorithmInfo] = BuiltIn(
     "name",

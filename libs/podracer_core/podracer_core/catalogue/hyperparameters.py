@@ -30,6 +30,7 @@ class Hyperparameter:
     search  the range of an automatic search. None: the default, unless the job has a range
     source  the paper or code that the default is from
     near_one  the distance from 1 matters, as for a discount: logarithm and perturbation are of 1 − x
+    former    of agents that were made before there was this hyperparameter; None: the default
     """
 
     name: str
@@ -42,6 +43,7 @@ class Hyperparameter:
     search: Range | None = None
     choices: tuple[str, ...] = ()
     near_one: bool = False
+    former: HyperparameterValue | None = None
 
     @property
     def keeps_weights(self) -> bool:
