@@ -225,7 +225,8 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], tmp_path: Pat
     page = (tmp_path / f"{terminal.job}-backtest" / "index.html").read_text()
     assert "equal weight, monthly" in page
     equity = (tmp_path / f"{terminal.job}-backtest" / "equity.csv").read_text().splitlines()
-    assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-6), "on paper as in the back-test"
+    # Numbers of shares are rounded: a policy at the edge buys one more or less where it is calculated otherwise.
+    assert value == pytest.approx(float(equity[-1].split(",")[1]), rel=1e-4), "on paper as in the back-test"
     assert {path.name for path in (tmp_path / "spring").iterdir()} == {
         "index.html", "trades.csv", "equity.csv", "holdings.csv"
     }  # fmt: skip
@@ -274,17 +275,18 @@ def test_the_commands_of_loggers(podracer: Callable[..., Command], server: Path,
     assert list((server / "board" / terminal.job).glob("*/events.out.tfevents.*"))
 
 
-def test_the_commands_of_serving(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
-    terminal = look_at(cartpole, "docs/serving.md", server, podracer)
-    programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
-    client, onnx = (terminal.program(program) for program in programs)
-    served = client.split()
-    assert served[0] in ("0", "1")
-    assert served[1:3] == [f"[{served[0]}]", "cartpole"]
-    assert onnx.split() == served[1:2], "the file acts as the server does"
-    assert terminal.serving is not None
-    terminal.serving.interrupt()
-    assert terminal.serving.wait(60) == 130
+def test_the_commands_of_serving(server: Path, cartpole: str) -> None:
+    with commands_in(server) as start:
+        terminal = look_at(cartpole, "docs/serving.md", server, start)
+        programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
+        client, onnx = (terminal.program(program) for program in programs)
+        served = client.split()
+        assert served[0] in ("0", "1")
+        assert served[1:3] == [f"[{served[0]}]", "cartpole"]
+        assert onnx.split() == served[1:2], "the file acts as the server does"
+        assert terminal.serving is not None
+        terminal.serving.interrupt()
+        assert terminal.serving.wait(60) == 130
 
 
 def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:
