@@ -47,7 +47,7 @@ def propose(agents: list[Agent], places: int = 8, seed: int = 0) -> Cohort:
         peers={agent.name: scores for agent in agents if agent.score is not None},
     )
     random = Random(seed)  # noqa: S311 - repeatable is what it must be
-    return MedianStopping(SPACE, Rules(population=8)).propose(population, CohortRequest(places), random)
+    return MedianStopping(SPACE, Rules(population=8, seed=seed)).propose(population, CohortRequest(places), random)
 
 
 def test_whoever_is_worse_than_the_median_makes_room_for_a_fresh_one() -> None:
