@@ -78,6 +78,64 @@ def test_any_gymnasium_environment(run: Callable, tmp_path: Path) -> None:
     assert command.events[-1]["env_steps"] == 4_096
 
 
+USER_ENVIRONMENT = """
+import gymnasium, numpy
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-10.0, 10.0, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, broken=False):
+        if broken:
+            raise RuntimeError("the rails are missing")
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position, self.steps = 0.0, 0
+        return numpy.array([self.position], numpy.float32), {}
+
+    def step(self, action):
+        self.position += 1.0 if action == 1 else -1.0
+        self.steps += 1
+        reward = 1.0 if action == 1 else 0.0
+        return numpy.array([self.position], numpy.float32), reward, self.steps >= 8, False, {}
+"""
+
+
+@pytest.fixture
+def user_package(tmp_path: Path) -> Path:
+    package = tmp_path / "code" / "my_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "envs.py").write_text(USER_ENVIRONMENT)
+    return tmp_path
+
+
+def _user_job(folder: Path, broken: bool) -> Path:
+    job = folder / "job.yaml"
+    job.write_text(
+        "name: line\n"
+        "environment:\n  entry_point: my_package.envs:Line\n  code: ./code\n"
+        f"  kwargs: {{broken: {str(broken).lower()}}}\n"
+        "objective: {target_return: 7.9, max_duration: 90s}\n"
+        "evolution: {population: 2, leaderboard_size: 1, round: {seconds: 5}}\n"
+        "search: {space: {horizon: 16, minibatch_size: 64}}\n"
+        "pod: {members: 2, envs_per_member: 8}\nevaluation: {episodes: 8}\n"
+    )
+    return job
+
+
+@pytest.mark.thorough
+def test_a_users_environment_that_cannot_start_fails_before_any_agent(run: Callable, user_package: Path) -> None:
+    command = run("run", _user_job(user_package, broken=True), "--json")
+    assert command.returncode == 1
+    final = command.events[-1]
+    assert final["state"] == "FAILED"
+    assert final["agents"] == 0
+    assert "RuntimeError: the rails are missing" in command.stderr
+    assert "my_package/envs.py" in command.stderr
+
+
 def test_the_examples_are_what_the_issue_of_their_kind_asks() -> None:
     pendulum = load_job_file(EXAMPLES / "pendulum.yaml")
     assert pendulum.evolution.population >= 6
