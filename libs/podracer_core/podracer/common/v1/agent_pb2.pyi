@@ -34,12 +34,12 @@ class _InitializationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_In
     INITIALIZATION_KIND_COPY: _InitializationKind.ValueType  # 2
     """The parent's checkpoint, unchanged."""
     INITIALIZATION_KIND_NOISE: _InitializationKind.ValueType  # 3
-    """The parent's checkpoint with noise on its parameters."""
+    """The parent's checkpoint, with noise added to its parameters."""
     INITIALIZATION_KIND_FUSE: _InitializationKind.ValueType  # 4
     """The weighted mean of several parents' parameters."""
 
 class InitializationKind(_InitializationKind, metaclass=_InitializationKindEnumTypeWrapper):
-    """How an agent gets its first weights. The learner carries it out; who proposes it needs no tensors."""
+    """How an agent gets its first weights. The learner does this; the leaderboard that proposes it needs no tensors."""
 
 INITIALIZATION_KIND_UNSPECIFIED: InitializationKind.ValueType  # 0
 """Not set: refused."""
@@ -48,7 +48,7 @@ INITIALIZATION_KIND_FRESH: InitializationKind.ValueType  # 1
 INITIALIZATION_KIND_COPY: InitializationKind.ValueType  # 2
 """The parent's checkpoint, unchanged."""
 INITIALIZATION_KIND_NOISE: InitializationKind.ValueType  # 3
-"""The parent's checkpoint with noise on its parameters."""
+"""The parent's checkpoint, with noise added to its parameters."""
 INITIALIZATION_KIND_FUSE: InitializationKind.ValueType  # 4
 """The weighted mean of several parents' parameters."""
 Global___InitializationKind: _TypeAlias = InitializationKind  # noqa: Y015
@@ -62,27 +62,27 @@ class _EvaluationPurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Eva
     EVALUATION_PURPOSE_UNSPECIFIED: _EvaluationPurpose.ValueType  # 0
     """Not set: refused."""
     EVALUATION_PURPOSE_PROGRESS: _EvaluationPurpose.ValueType  # 1
-    """A few episodes to follow training."""
+    """A few episodes that show progress during training."""
     EVALUATION_PURPOSE_CANDIDATE: _EvaluationPurpose.ValueType  # 2
-    """Enough fresh episodes to judge a candidate or the target."""
+    """Enough fresh episodes to judge a candidate, or to decide whether the target is reached."""
     EVALUATION_PURPOSE_CHALLENGE: _EvaluationPurpose.ValueType  # 3
-    """A new best again, with fresh seeds, before it counts."""
+    """A second evaluation of a new best, with fresh seeds, before it counts."""
     EVALUATION_PURPOSE_REQUESTED: _EvaluationPurpose.ValueType  # 4
-    """Asked for by a user."""
+    """Requested by a user."""
 
 class EvaluationPurpose(_EvaluationPurpose, metaclass=_EvaluationPurposeEnumTypeWrapper):
-    """Why an evaluation was made."""
+    """The purpose of an evaluation."""
 
 EVALUATION_PURPOSE_UNSPECIFIED: EvaluationPurpose.ValueType  # 0
 """Not set: refused."""
 EVALUATION_PURPOSE_PROGRESS: EvaluationPurpose.ValueType  # 1
-"""A few episodes to follow training."""
+"""A few episodes that show progress during training."""
 EVALUATION_PURPOSE_CANDIDATE: EvaluationPurpose.ValueType  # 2
-"""Enough fresh episodes to judge a candidate or the target."""
+"""Enough fresh episodes to judge a candidate, or to decide whether the target is reached."""
 EVALUATION_PURPOSE_CHALLENGE: EvaluationPurpose.ValueType  # 3
-"""A new best again, with fresh seeds, before it counts."""
+"""A second evaluation of a new best, with fresh seeds, before it counts."""
 EVALUATION_PURPOSE_REQUESTED: EvaluationPurpose.ValueType  # 4
-"""Asked for by a user."""
+"""Requested by a user."""
 Global___EvaluationPurpose: _TypeAlias = EvaluationPurpose  # noqa: Y015
 
 @_typing.final
@@ -100,16 +100,16 @@ class HyperparameterValue(_message.Message):
     FLAG_FIELD_NUMBER: _builtins.int
     INTEGERS_FIELD_NUMBER: _builtins.int
     number: _builtins.float
-    """A real number: a rate, a discount."""
+    """A real number, such as a rate or a discount."""
     integer: _builtins.int
-    """A whole number: a horizon."""
+    """An integer, such as a horizon."""
     text: _builtins.str
-    """A word: an activation."""
+    """A text, such as an activation."""
     flag: _builtins.bool
-    """Yes or no."""
+    """A boolean."""
     @_builtins.property
     def integers(self) -> Global___IntegerList:
-        """Whole numbers in order: the widths of hidden layers."""
+        """A list of integers, such as the widths of hidden layers."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ Global___HyperparameterValue: _TypeAlias = HyperparameterValue  # noqa: Y015
 
 @_typing.final
 class IntegerList(_message.Message):
-    """Whole numbers in order."""
+    """A list of integers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -173,9 +173,9 @@ class Initialization(_message.Message):
     noise_scale: _builtins.float
     """Standard deviation of the noise, relative to each tensor's own. Used by NOISE."""
     keep_optimizer: _builtins.bool
-    """Whether the parent's optimizer state comes along. Unset: yes for COPY, no otherwise."""
+    """Whether the child takes the parent's optimizer state. Unset: yes for COPY, no otherwise."""
     inherit_replay: _builtins.bool
-    """Whether the parent's replay snapshot comes along, where it has one."""
+    """Whether the child takes the parent's replay buffer, if the checkpoint has one."""
     @_builtins.property
     def parents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parent]:
         """Parents: none for FRESH, one for COPY and NOISE, two or more for FUSE."""
@@ -212,7 +212,7 @@ class Parent(_message.Message):
     agent: _builtins.str
     """Resource name of the parent agent. Required."""
     weight: _builtins.float
-    """Weight in a fusion; equal weights where all are 0."""
+    """Weight in a fusion. If all are 0, the weights are equal."""
     @_builtins.property
     def checkpoint(self) -> Global___CheckpointReference:
         """The checkpoint to start from. Required."""
@@ -234,7 +234,7 @@ Global___Parent: _TypeAlias = Parent  # noqa: Y015
 
 @_typing.final
 class CheckpointReference(_message.Message):
-    """A committed checkpoint of one agent: a prefix in the object store with a manifest."""
+    """A committed checkpoint of one agent: a key prefix in the object store, with a manifest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -249,7 +249,7 @@ class CheckpointReference(_message.Message):
     manifest_sha256: _builtins.str
     """SHA-256 of manifest.json, 64 lower-case hexadecimal digits. Required."""
     size_bytes: _builtins.int
-    """Bytes of all files together."""
+    """Total size of all files, in bytes."""
     env_steps: _builtins.int
     """Environment steps of the agent's lineage at the checkpoint."""
     fence: _builtins.int
@@ -278,7 +278,7 @@ Global___CheckpointReference: _TypeAlias = CheckpointReference  # noqa: Y015
 
 @_typing.final
 class AgentSpec(_message.Message):
-    """One agent as a learner sees it: what to train, from what."""
+    """An agent as a learner sees it: what to train, and from which state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -318,22 +318,22 @@ class AgentSpec(_message.Message):
     seed: _builtins.int
     """Seed of all of the agent's random numbers."""
     env_steps: _builtins.int
-    """Environment steps of the agent (its lineage included) before this work."""
+    """Environment steps of the agent and its ancestors before this work."""
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, Global___HyperparameterValue]:
-        """Every hyperparameter by name, defaults filled in."""
+        """Every hyperparameter by name, including defaults."""
 
     @_builtins.property
     def initialization(self) -> Global___Initialization:
-        """First weights. Ignored where `resume` is set."""
+        """First weights. Ignored if `resume` is set."""
 
     @_builtins.property
     def resume(self) -> Global___CheckpointReference:
-        """Checkpoint of this same agent to train on from. Unset: start by `initialization`."""
+        """Checkpoint of this agent, from which training continues. Unset: start with `initialization`."""
 
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds of the agent (its lineage included) before this work."""
+        """Device seconds of the agent and its ancestors before this work."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ Global___AgentSpec: _TypeAlias = AgentSpec  # noqa: Y015
 
 @_typing.final
 class Evaluation(_message.Message):
-    """Greedy episodes of one policy and what they say."""
+    """Greedy episodes of one policy, and their statistics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -401,25 +401,27 @@ class Evaluation(_message.Message):
     STATISTICS_FIELD_NUMBER: _builtins.int
     CONFIRM_TIME_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
-    """Identifier, unique within the job; chosen by who evaluates."""
+    """Identifier, unique within the job. The evaluating service chooses it."""
     agent: _builtins.str
-    """Resource name of the agent. Unset for a policy that is no job's."""
+    """Resource name of the agent. Unset for a policy that belongs to no job."""
     policy_version: _builtins.int
-    """Version of the policy on its stream; 0 where there is none."""
+    """Version of the policy on its stream; 0 without a stream."""
     purpose: Global___EvaluationPurpose.ValueType
-    """Why."""
+    """The purpose."""
     mean: _builtins.float
-    """Mean of the returns, or the environment's own statistic where `deterministic` is set."""
+    """Mean of the returns, or the environment's own statistic if `deterministic` is set."""
     standard_deviation: _builtins.float
     """Sample standard deviation of the returns; 0 for one episode."""
     lower_bound: _builtins.float
     """Lower end of the two-sided 95 % interval of the mean."""
     upper_bound: _builtins.float
-    """Upper end of it."""
+    """Upper end of the interval."""
     env_steps: _builtins.int
-    """Environment steps that the agent's lineage had trained."""
+    """Environment steps of the agent and its ancestors until then."""
     deterministic: _builtins.bool
-    """Whether a greedy policy always gets the same return here; then bounds come from the environment's own statistic."""
+    """Whether a greedy policy always gets the same return in this environment. The bounds then come from the
+    environment's own statistic.
+    """
     @_builtins.property
     def checkpoint(self) -> Global___CheckpointReference:
         """The checkpoint that holds the evaluated weights. Unset while it has not been written."""
@@ -434,15 +436,15 @@ class Evaluation(_message.Message):
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Seed of each episode: the same seeds give the same returns again."""
+        """Seed of each episode. The same seeds give the same returns."""
 
     @_builtins.property
     def train_time(self) -> _duration_pb2.Duration:
-        """Seconds that the agent had trained in this lease when the weights were taken."""
+        """Seconds of training in this lease until the weights were taken."""
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long the evaluation took."""
+        """Duration of the evaluation."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -454,7 +456,7 @@ class Evaluation(_message.Message):
 
     @_builtins.property
     def confirm_time(self) -> _duration_pb2.Duration:
-        """Seconds of training of the lease when the evaluation's answer was known: for the time to a target."""
+        """Seconds of training in this lease until the result was known. It is used for the time to a target."""
 
     def __init__(
         self,

@@ -22,9 +22,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class BuildInfo(_message.Message):
-    """What the services of one pod must agree on.
+    """Messages on which the services of a pod must agree.
 
-    A build of a service. Control plane and pods accept each other one minor version apart; inside a pod builds are equal.
+    A build of a service. Control plane and pods may differ by one minor version. Inside a pod all builds must be equal.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -35,9 +35,9 @@ class BuildInfo(_message.Message):
     version: _builtins.str
     """Semantic version. Required."""
     git_commit: _builtins.str
-    """Abbreviated hash of the source; unset where it is not known."""
+    """Abbreviated hash of the source. Unset: not known."""
     protocol: _builtins.int
-    """Version of the protocol, counted up with every change that a peer must know."""
+    """Version of the protocol. It grows with every change that a peer must know."""
     def __init__(
         self,
         *,
@@ -55,7 +55,7 @@ Global___BuildInfo: _TypeAlias = BuildInfo  # noqa: Y015
 
 @_typing.final
 class Problem(_message.Message):
-    """What went wrong, where an error is a part of a result."""
+    """An error that is part of a result."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -66,11 +66,11 @@ class Problem(_message.Message):
     reason: _builtins.str
     """UPPER_SNAKE, stable: `USER_CODE_FAILED`."""
     message: _builtins.str
-    """One sentence: what was wrong, where, what would be right."""
+    """One sentence that says what was wrong, where, and what would be right."""
     detail: _builtins.str
-    """More, for people: a user's traceback. May be empty."""
+    """Further text for people, such as a user's traceback. May be empty."""
     subject: _builtins.str
-    """Key of the stored object that is bad, where that is the problem (`DATA_CORRUPTED`)."""
+    """Key of the damaged object in the store, for `DATA_CORRUPTED`."""
     def __init__(
         self,
         *,
@@ -89,7 +89,9 @@ Global___Problem: _TypeAlias = Problem  # noqa: Y015
 
 @_typing.final
 class CohortSpec(_message.Message):
-    """Agents that one pod trains at once: the same algorithm and shared hyperparameters, stacked along the member axis."""
+    """Agents that one pod trains at once, stacked along the member axis. They have the same algorithm and the same shared
+    hyperparameters.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -107,11 +109,11 @@ class CohortSpec(_message.Message):
     """The job's seed; evaluation seeds derive from it."""
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The environment that all members train in."""
+        """The environment in which all members train."""
 
     @_builtins.property
     def environment_description(self) -> _environment_pb2.EnvironmentDescription:
-        """Its spaces, known since the job was validated."""
+        """The spaces of this environment, known since the job was validated."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.AgentSpec]:

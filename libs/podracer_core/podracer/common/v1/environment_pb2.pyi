@@ -90,18 +90,18 @@ class BoxSpace(_message.Message):
     LOW_FIELD_NUMBER: _builtins.int
     HIGH_FIELD_NUMBER: _builtins.int
     dtype: _tensor_pb2.DataType.ValueType
-    """Element type; float32 where unset."""
+    """Element type. Unset: float32."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes of the axes."""
 
     @_builtins.property
     def low(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Lower bounds, row-major; a single value stands for all elements. May be -inf."""
+        """Lower bounds, row-major. A single value applies to all elements. May be -inf."""
 
     @_builtins.property
     def high(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Upper bounds, likewise. May be +inf."""
+        """Upper bounds, in the same form. May be +inf."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class DiscreteSpace(_message.Message):
     n: _builtins.int
     """Number of values, 1 or more."""
     start: _builtins.int
-    """Smallest value; 0 where unset."""
+    """Smallest value. Unset: 0."""
     def __init__(
         self,
         *,
@@ -147,7 +147,7 @@ Global___DiscreteSpace: _TypeAlias = DiscreteSpace  # noqa: Y015
 
 @_typing.final
 class MultiDiscreteSpace(_message.Message):
-    """One discrete value a place."""
+    """One discrete value for each place."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -159,7 +159,7 @@ class MultiDiscreteSpace(_message.Message):
 
     @_builtins.property
     def start(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Smallest value of each place; zeros where empty."""
+        """Smallest value of each place. Empty: zeros."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ Global___TupleSpace: _TypeAlias = TupleSpace  # noqa: Y015
 
 @_typing.final
 class EnvironmentSpec(_message.Message):
-    """Which environment to make. Exactly one of `id` and `entry_point` is set."""
+    """The environment to make. Exactly one of `id` and `entry_point` is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -316,8 +316,8 @@ class EnvironmentSpec(_message.Message):
     """Time limit in steps. 0: the environment's own."""
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
-        """Archive of the user's code: a zip, uploaded through ArtifactService as CODE, whose root is put on the import path of the
-        environment's own processes and nowhere else. Goes with `entry_point`. Unset: the entry point is importable already.
+        """Archive of the user's code: a zip, uploaded through ArtifactService as CODE. Its root is on the import path of the
+        environment's own processes only. Used with `entry_point`. Unset: the entry point is installed.
         """
 
     @_builtins.property
@@ -326,8 +326,8 @@ class EnvironmentSpec(_message.Message):
 
     @_builtins.property
     def data(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.ObjectReference]:
-        """Data sets by argument of the constructor, which gets the path of a local copy. In a job they stand in JobSpec.data, and
-        the orchestrator brings them here for the pods; a job that sets this is refused.
+        """Data sets by argument of the constructor, which gets the path of a local copy. The orchestrator copies them from
+        JobSpec.data for the pods. A job that sets this field is refused.
         """
 
     def __init__(
@@ -350,7 +350,7 @@ Global___EnvironmentSpec: _TypeAlias = EnvironmentSpec  # noqa: Y015
 
 @_typing.final
 class EnvironmentDescription(_message.Message):
-    """What is known of an environment once it has been started."""
+    """Properties of an environment that has been started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -365,10 +365,10 @@ class EnvironmentDescription(_message.Message):
     deterministic_evaluation: _builtins.bool
     """Whether a greedy policy always gets the same return, as in a back-test."""
     backend: _builtins.str
-    """What computes it: `torch`, `mujoco`, `mujoco_warp`, `gymnasium`."""
+    """The backend that computes it: `torch`, `mujoco`, `mujoco_warp`, `gymnasium`."""
     preparation: _builtins.str
-    """What it did to the user's data before anything was stepped, for people: gaps that it filled, say. At most 4,000
-    characters; the end of a longer text is left out. Empty: nothing.
+    """How the environment changed the user's data at its start, for people: for example, gaps that it filled. At most
+    4,000 characters; a longer text is cut off. Empty: no change.
     """
     @_builtins.property
     def observation_space(self) -> Global___Space:

@@ -35,9 +35,9 @@ class _TargetStatisticEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Targe
     """The mean."""
 
 class TargetStatistic(_TargetStatistic, metaclass=_TargetStatisticEnumTypeWrapper):
-    """What is wanted, what is searched, how agents compete: the parts of a job that orchestrator and leaderboard share.
+    """The parts of a job that orchestrator and leaderboard share: objective, search and evolution.
 
-    Which number of an evaluation is held against the target.
+    The statistic of an evaluation that is compared with the target.
     """
 
 TARGET_STATISTIC_UNSPECIFIED: TargetStatistic.ValueType  # 0
@@ -57,9 +57,9 @@ class _SelectionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Selection.V
     SELECTION_UNSPECIFIED: _Selection.ValueType  # 0
     """Not set: tournament."""
     SELECTION_TOURNAMENT: _Selection.ValueType  # 1
-    """The best of k that are drawn at random."""
+    """The best of k randomly drawn agents."""
     SELECTION_TRUNCATION: _Selection.ValueType  # 2
-    """One of the best quarter, drawn at random."""
+    """A randomly drawn agent of the best quarter."""
 
 class Selection(_Selection, metaclass=_SelectionEnumTypeWrapper):
     """How a parent is selected."""
@@ -67,9 +67,9 @@ class Selection(_Selection, metaclass=_SelectionEnumTypeWrapper):
 SELECTION_UNSPECIFIED: Selection.ValueType  # 0
 """Not set: tournament."""
 SELECTION_TOURNAMENT: Selection.ValueType  # 1
-"""The best of k that are drawn at random."""
+"""The best of k randomly drawn agents."""
 SELECTION_TRUNCATION: Selection.ValueType  # 2
-"""One of the best quarter, drawn at random."""
+"""A randomly drawn agent of the best quarter."""
 Global___Selection: _TypeAlias = Selection  # noqa: Y015
 
 class _Scheduler:
@@ -81,7 +81,7 @@ class _SchedulerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scheduler.V
     SCHEDULER_UNSPECIFIED: _Scheduler.ValueType  # 0
     """Not set: tournament."""
     SCHEDULER_TOURNAMENT: _Scheduler.ValueType  # 1
-    """Asynchronous: each pod goes on as soon as it is free."""
+    """Asynchronous: each pod continues as soon as it is free."""
     SCHEDULER_GENERATIONAL: _Scheduler.ValueType  # 2
     """In generations with a barrier."""
 
@@ -91,14 +91,14 @@ class Scheduler(_Scheduler, metaclass=_SchedulerEnumTypeWrapper):
 SCHEDULER_UNSPECIFIED: Scheduler.ValueType  # 0
 """Not set: tournament."""
 SCHEDULER_TOURNAMENT: Scheduler.ValueType  # 1
-"""Asynchronous: each pod goes on as soon as it is free."""
+"""Asynchronous: each pod continues as soon as it is free."""
 SCHEDULER_GENERATIONAL: Scheduler.ValueType  # 2
 """In generations with a barrier."""
 Global___Scheduler: _TypeAlias = Scheduler  # noqa: Y015
 
 @_typing.final
 class Objective(_message.Message):
-    """When to stop. The job ends at whichever comes first."""
+    """When a job ends: at the first limit or target that is reached."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -108,9 +108,9 @@ class Objective(_message.Message):
     MAX_DURATION_FIELD_NUMBER: _builtins.int
     MAX_COST_FIELD_NUMBER: _builtins.int
     target_return: _builtins.float
-    """Return to reach. Unset: none, the budget decides."""
+    """Return to reach. Unset: no target, so the budget ends the job."""
     statistic: Global___TargetStatistic.ValueType
-    """Which statistic has to reach it."""
+    """The statistic that must reach the target."""
     max_env_steps: _builtins.int
     """Environment steps of all agents together. 0: no limit."""
     @_builtins.property
@@ -142,7 +142,7 @@ Global___Objective: _TypeAlias = Objective  # noqa: Y015
 
 @_typing.final
 class Search(_message.Message):
-    """What to search."""
+    """Algorithms and hyperparameters to search."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -154,7 +154,7 @@ class Search(_message.Message):
 
     @_builtins.property
     def space(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dimension]:
-        """Where hyperparameters are searched; what is not named keeps its default."""
+        """Search ranges. A hyperparameter that is not named keeps its default."""
 
     def __init__(
         self,
@@ -212,22 +212,22 @@ class Dimension(_message.Message):
     hyperparameter: _builtins.str
     """Name of the hyperparameter. Required."""
     algorithm: _builtins.str
-    """Algorithm that it applies to. Unset: every algorithm that has it."""
+    """Algorithm to which the range applies. Unset: every algorithm that has this hyperparameter."""
     @_builtins.property
     def fixed(self) -> _agent_pb2.HyperparameterValue:
-        """Not searched: this value."""
+        """A fixed value, which is not searched."""
 
     @_builtins.property
     def uniform(self) -> Global___Interval:
-        """Even between low and high."""
+        """Uniform between low and high."""
 
     @_builtins.property
     def log_uniform(self) -> Global___Interval:
-        """Even in the logarithm, for `gamma` and `gae_lambda` in that of 1 - x; both ends above 0."""
+        """Uniform in the logarithm; both ends above 0. For `gamma` and `gae_lambda`, uniform in the logarithm of 1 - x."""
 
     @_builtins.property
     def integer_uniform(self) -> Global___IntegerInterval:
-        """Whole numbers, both ends included."""
+        """Integers, both ends included."""
 
     @_builtins.property
     def choice(self) -> Global___Choice:
@@ -294,7 +294,7 @@ class IntegerInterval(_message.Message):
     high: _builtins.int
     """Upper end."""
     log: _builtins.bool
-    """Whether even in the logarithm."""
+    """Whether values are uniform in the logarithm."""
     def __init__(
         self,
         *,
@@ -336,7 +336,7 @@ Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class Founder(_message.Message):
-    """An agent of another job that a new one begins with: its weights, algorithm and hyperparameters."""
+    """An agent of another job from which a new agent starts, with its weights, algorithm and hyperparameters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -368,14 +368,14 @@ class Founder(_message.Message):
     agent: _builtins.str
     """Resource name of the agent. Required."""
     algorithm: _builtins.str
-    """Name of its algorithm in the catalogue, one of those that are searched. Required."""
+    """Name of its algorithm in the catalogue. The job must search this algorithm. Required."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
         """The checkpoint to start from. Required."""
 
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
-        """Its hyperparameters by name; with them comes its shape. What is not named has its default."""
+        """Its hyperparameters by name, which also decide its shape. Others have their defaults."""
 
     def __init__(
         self,
@@ -420,7 +420,7 @@ class Evolution(_message.Message):
     scheduler: Global___Scheduler.ValueType
     """Scheduler."""
     population: _builtins.int
-    """Agents alive at a time. 0: 8."""
+    """Number of agents alive at a time. 0: 8."""
     leaderboard_size: _builtins.int
     """Places on the leaderboard, at most the population. 0: 4."""
     round_env_steps: _builtins.int
@@ -434,21 +434,21 @@ class Evolution(_message.Message):
     replaced_fraction: _builtins.float
     """Part of a rung that may be replaced, 0 to 1. Unset: 0.25."""
     exploration: _builtins.float
-    """Probability of a fresh agent in place of an exploited one, 0 to 1. Unset: 0.1."""
+    """Probability of a fresh agent instead of an exploited one, 0 to 1. Unset: 0.1."""
     keep_replay: _builtins.bool
-    """Whether checkpoints always keep the replay buffers that children inherit. Unset: up to 16 MiB of an agent, where the
-    object store is a folder.
+    """Whether checkpoints always contain the replay buffers, which children inherit. Unset: up to 16 MiB of each agent,
+    if the object store is a folder.
     """
     lineage_limit: _builtins.int
-    """Places that one lineage may hold. 0: half of the leaderboard, rounded up."""
+    """Maximum places of one lineage. 0: half of the leaderboard, rounded up."""
     generations: _builtins.int
-    """Number of generations, for the generational scheduler. 0: until the budget ends."""
+    """Number of generations, for the generational scheduler. 0: until the budget is used."""
     adaptive_rounds: _builtins.bool
-    """Whether rounds follow promise (longer for improving, early stop for hopeless agents). Unset: in a tournament of
-    several algorithms.
+    """Whether rounds adapt: longer ones for agents that improve, an early end for hopeless agents. Unset: yes if a
+    tournament has several algorithms.
     """
     ensemble_size: _builtins.int
-    """Best candidates that also act together as an ensemble at the end. 0: none."""
+    """Number of best candidates that also act together as an ensemble at the end. 0: none."""
     selection: Global___Selection.ValueType
     """How the parent of an exploited agent is selected."""
     crossover: _builtins.float

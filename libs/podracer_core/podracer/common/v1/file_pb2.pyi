@@ -18,9 +18,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class FileHeader(_message.Message):
-    """Files that a learner hands on to its workers and evaluators, which hold no keys of the object store.
+    """Files that a learner sends to its workers and evaluators, which have no keys of the object store.
 
-    Announces a file, which is known by its SHA-256.
+    Announces a file. Its SHA-256 identifies it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -31,9 +31,9 @@ class FileHeader(_message.Message):
     sha256: _builtins.str
     """SHA-256 of all bytes, 64 lower-case hexadecimal digits. Required."""
     size_bytes: _builtins.int
-    """Length. Required; at most 1 GiB."""
+    """Length in bytes. Required; at most 1 GiB."""
     name: _builtins.str
-    """As ObjectReference.name: the ending of the local copy's name. Unset: it has none."""
+    """As ObjectReference.name: gives the local copy its file extension. Unset: no extension."""
     def __init__(
         self,
         *,

@@ -49,7 +49,7 @@ class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.Val
     """One byte an element, 0 or 1."""
 
 class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
-    """Tensors on the wire: what they are, and the carriers that bring them across.
+    """Tensors in messages, and the carriers that transfer them.
 
     Element type of a tensor. Little-endian, as in memory on every supported machine.
     """
@@ -93,10 +93,10 @@ class _CarrierKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CarrierKi
     CARRIER_KIND_CUDA_IPC: _CarrierKind.ValueType  # 3
     """CUDA inter-process memory."""
     CARRIER_KIND_REFERENCE: _CarrierKind.ValueType  # 4
-    """The same process: nothing is copied. Never crosses a wire."""
+    """A reference inside the same process, without a copy. Never sent to another process."""
 
 class CarrierKind(_CarrierKind, metaclass=_CarrierKindEnumTypeWrapper):
-    """A way of bringing tensors across."""
+    """A way to transfer tensors."""
 
 CARRIER_KIND_UNSPECIFIED: CarrierKind.ValueType  # 0
 """Not set: inline."""
@@ -107,12 +107,14 @@ CARRIER_KIND_SHARED_MEMORY: CarrierKind.ValueType  # 2
 CARRIER_KIND_CUDA_IPC: CarrierKind.ValueType  # 3
 """CUDA inter-process memory."""
 CARRIER_KIND_REFERENCE: CarrierKind.ValueType  # 4
-"""The same process: nothing is copied. Never crosses a wire."""
+"""A reference inside the same process, without a copy. Never sent to another process."""
 Global___CarrierKind: _TypeAlias = CarrierKind  # noqa: Y015
 
 @_typing.final
 class Tensor(_message.Message):
-    """A dense, contiguous, row-major tensor. Exactly one of the carriers in `data` brings its bytes; a tensor without elements may leave it unset."""
+    """A dense, contiguous, row-major tensor. Exactly one carrier in `data` transfers its bytes. A tensor without elements
+    may leave `data` unset.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,7 +128,7 @@ class Tensor(_message.Message):
     dtype: Global___DataType.ValueType
     """Element type. Required."""
     inline: _builtins.bytes
-    """The bytes themselves: product(shape) times the element size. Any two processes can use this carrier."""
+    """The bytes themselves: product(shape) times the element size. This carrier always works."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes of the axes, each 0 or more; empty for a scalar. At most 8 axes."""
@@ -170,7 +172,7 @@ Global___Tensor: _TypeAlias = Tensor  # noqa: Y015
 
 @_typing.final
 class SharedMemorySlot(_message.Message):
-    """A region of a shared-memory segment. The receiver copies it out once and hands the slot back by a SlotReturn."""
+    """A region of a shared-memory segment. The receiver copies the data once and returns the slot with a SlotReturn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -188,7 +190,7 @@ class SharedMemorySlot(_message.Message):
     size_bytes: _builtins.int
     """Length in bytes."""
     generation: _builtins.int
-    """Number of times that the slot has been handed over; a SlotReturn repeats it, so that a late one is recognized."""
+    """Number of times that the slot was handed over. A SlotReturn repeats it, so that late returns are recognized."""
     def __init__(
         self,
         *,
@@ -228,9 +230,9 @@ class CudaIpcReference(_message.Message):
     size_bytes: _builtins.int
     """Length in bytes."""
     event_handle: _builtins.bytes
-    """cudaIpcEventHandle_t to wait for before reading; unset where the sender has synchronized already."""
+    """cudaIpcEventHandle_t to wait for before reading. Unset: the sender has already synchronized."""
     slot: _builtins.int
-    """As in SharedMemorySlot: the slot that a SlotReturn hands back."""
+    """As in SharedMemorySlot: the slot to return."""
     generation: _builtins.int
     """As in SharedMemorySlot."""
     def __init__(
@@ -267,10 +269,10 @@ class ObjectReference(_message.Message):
     sha256: _builtins.str
     """SHA-256 of the object's bytes, 64 lower-case hexadecimal digits. Unset: not verified."""
     size_bytes: _builtins.int
-    """Length in bytes; 0 where unknown."""
+    """Length in bytes. 0: unknown."""
     name: _builtins.str
-    """Name of the file that it was made from, without folders: letters, digits, `.`, `-` and `_`, at most 100. The ending of a
-    local copy's name is the ending of this one. Unset: it has none.
+    """Name of the original file, without folders: letters, digits, `.`, `-` and `_`, at most 100. Local copies get its
+    file extension. Unset: no extension.
     """
     def __init__(
         self,
@@ -316,7 +318,7 @@ Global___ChunkedPayload: _TypeAlias = ChunkedPayload  # noqa: Y015
 
 @_typing.final
 class TensorChunk(_message.Message):
-    """A piece of a chunked payload; pieces come in order."""
+    """Part of a chunked payload. Parts come in order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -324,7 +326,7 @@ class TensorChunk(_message.Message):
     OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     payload_id: _builtins.int
-    """The payload that it belongs to."""
+    """The payload to which it belongs."""
     offset_bytes: _builtins.int
     """Byte offset within the payload."""
     data: _builtins.bytes
@@ -346,7 +348,7 @@ Global___TensorChunk: _TypeAlias = TensorChunk  # noqa: Y015
 
 @_typing.final
 class CarrierOffer(_message.Message):
-    """What the opener of a stream can do; the other side answers with a CarrierChoice."""
+    """Carriers that the opener of a stream supports. The other side answers with a CarrierChoice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -356,13 +358,13 @@ class CarrierOffer(_message.Message):
     DEVICE_UUID_FIELD_NUMBER: _builtins.int
     MAX_SLOTS_FIELD_NUMBER: _builtins.int
     nonce_file: _builtins.str
-    """Name of a file below the shared-memory folder whose content is `nonce`: who can read it shares that folder."""
+    """Name of a file in the shared-memory folder whose content is `nonce`. A process that can read it shares this folder."""
     nonce: _builtins.bytes
     """Random content of the nonce file."""
     device_uuid: _builtins.str
-    """UUID of the GPU that the opener computes on; unset without one."""
+    """UUID of the opener's GPU. Unset: it has none."""
     max_slots: _builtins.int
-    """Upper limit of staging slots that the opener accepts in flight, 1 to 64. Unset: 2."""
+    """Maximum number of staging slots in flight that the opener accepts, 1 to 64. Unset: 2."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___CarrierKind.ValueType]:
         """In order of preference. Unset: inline only."""
@@ -386,7 +388,7 @@ Global___CarrierOffer: _TypeAlias = CarrierOffer  # noqa: Y015
 
 @_typing.final
 class CarrierChoice(_message.Message):
-    """The carrier that both sides use from here on."""
+    """The carrier that both sides use from now on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -395,7 +397,7 @@ class CarrierChoice(_message.Message):
     SLOT_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SLOT_COUNT_FIELD_NUMBER: _builtins.int
     kind: Global___CarrierKind.ValueType
-    """Chosen kind; inline where nothing better is common."""
+    """The chosen kind; inline if the two sides share nothing better."""
     segment: _builtins.str
     """Segment (a file name below the shared-memory folder), for shared memory."""
     slot_size_bytes: _builtins.int
@@ -420,7 +422,7 @@ Global___CarrierChoice: _TypeAlias = CarrierChoice  # noqa: Y015
 
 @_typing.final
 class SlotReturn(_message.Message):
-    """Hands a staging slot back to the side that fills it, and with it all slots of the stream that were handed over before it."""
+    """Returns a staging slot to the side that fills it, and with it all slots of the stream that were handed over before."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -38,10 +38,10 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     EXPORT_FORMAT_TORCHSCRIPT: _ExportFormat.ValueType  # 2
     """TorchScript; `torch.jit.load` reads it."""
     EXPORT_FORMAT_ONNX: _ExportFormat.ValueType  # 3
-    """ONNX: `observation` in, `action` out, any number of them."""
+    """ONNX, with input `observation` and output `action`, for any batch size."""
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
-    """Form of an exported policy."""
+    """Format of an exported policy."""
 
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat.ValueType  # 0
 """Not set: torch.export."""
@@ -50,7 +50,7 @@ EXPORT_FORMAT_TORCH_EXPORT: ExportFormat.ValueType  # 1
 EXPORT_FORMAT_TORCHSCRIPT: ExportFormat.ValueType  # 2
 """TorchScript; `torch.jit.load` reads it."""
 EXPORT_FORMAT_ONNX: ExportFormat.ValueType  # 3
-"""ONNX: `observation` in, `action` out, any number of them."""
+"""ONNX, with input `observation` and output `action`, for any batch size."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 class _VideoFormat:
@@ -67,7 +67,7 @@ class _VideoFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VideoForm
     """An animated GIF, at most 25 pictures a second."""
 
 class VideoFormat(_VideoFormat, metaclass=_VideoFormatEnumTypeWrapper):
-    """Form of a video."""
+    """Format of a video."""
 
 VIDEO_FORMAT_UNSPECIFIED: VideoFormat.ValueType  # 0
 """Not set: MP4."""
@@ -79,7 +79,7 @@ Global___VideoFormat: _TypeAlias = VideoFormat  # noqa: Y015
 
 @_typing.final
 class EvaluateRequest(_message.Message):
-    """From the learner. The first message is `open`."""
+    """Sent by the learner. The first message is `open`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -97,11 +97,11 @@ class EvaluateRequest(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of a tensor."""
+        """Part of a tensor."""
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Not used: refused. Policies go one way."""
+        """Not used: refused. Policies are sent in one direction only."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class OpenEvaluate(_message.Message):
     device: _builtins.str
     """Device to evaluate on. Unset: cpu."""
     traceparent: _builtins.str
-    """The span in which the learner opens it, as W3C's traceparent. Unset if no span is recorded."""
+    """The span in which the learner opens the session, as a W3C traceparent. Unset: no span is recorded."""
     evaluator: _builtins.str
-    """Name of the evaluator that judges the policies (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
+    """Name of the evaluator for the policies (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
-        """The learner's build; it must equal the evaluator's."""
+        """The learner's build. It must equal the evaluator's."""
 
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
@@ -149,7 +149,7 @@ class OpenEvaluate(_message.Message):
 
     @_builtins.property
     def carriers(self) -> _tensor_pb2.CarrierOffer:
-        """What the learner can offer."""
+        """Carriers that the learner supports."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ Global___OpenEvaluate: _TypeAlias = OpenEvaluate  # noqa: Y015
 
 @_typing.final
 class EvaluationOrder(_message.Message):
-    """Members' policies and how to evaluate them."""
+    """Policies of members, and how to evaluate them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -211,15 +211,17 @@ class EvaluationOrder(_message.Message):
     policy_version: _builtins.int
     """Version of the policies."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
-    """Why. Required."""
+    """The purpose. Required."""
     first_episodes: _builtins.int
-    """Episodes to begin with. 0: all."""
+    """Number of episodes to play first. 0: all."""
     admission_score: _builtins.float
-    """Go on to all episodes only while the interval straddles this score. Unset: always go on."""
+    """Continues to all episodes only if the interval contains this score. Unset: always continues."""
     traceparent: _builtins.str
-    """The span that waits for the answer, as W3C's traceparent. Unset if no span is recorded, as for most evaluations during training."""
+    """The span that waits for the answer, as a W3C traceparent. Unset: no span is recorded, as for most evaluations
+    during training.
+    """
     required_score: _builtins.float
-    """Give up where the interval of the first episodes lies below this score. Unset: never."""
+    """Stops if the interval of the first episodes is below this score. Unset: never stops."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents, each once, in the order of the tensors' member axis."""
@@ -230,7 +232,7 @@ class EvaluationOrder(_message.Message):
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Seeds of a full evaluation, one an episode, 1 to 10,000; they must be fresh ones for a candidate."""
+        """Seeds of a full evaluation, one for each episode, 1 to 10,000. A candidate needs fresh seeds."""
 
     def __init__(
         self,
@@ -263,7 +265,7 @@ Global___EvaluationOrder: _TypeAlias = EvaluationOrder  # noqa: Y015
 
 @_typing.final
 class EvaluateResponse(_message.Message):
-    """From the evaluator."""
+    """Sent by the evaluator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -281,11 +283,11 @@ class EvaluateResponse(_message.Message):
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Hands a slot back."""
+        """Returns a slot."""
 
     @_builtins.property
     def draining(self) -> Global___EvaluateDraining:
-        """The evaluator is about to stop."""
+        """The evaluator stops soon."""
 
     def __init__(
         self,
@@ -319,7 +321,7 @@ class EvaluateOpened(_message.Message):
 
     @_builtins.property
     def carrier(self) -> _tensor_pb2.CarrierChoice:
-        """How tensors come across."""
+        """How tensors are transferred."""
 
     def __init__(
         self,
@@ -337,7 +339,7 @@ Global___EvaluateOpened: _TypeAlias = EvaluateOpened  # noqa: Y015
 
 @_typing.final
 class EvaluationAnswer(_message.Message):
-    """What came of an order."""
+    """The result of an order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -347,7 +349,7 @@ class EvaluationAnswer(_message.Message):
     order_id: _builtins.int
     """The order."""
     superseded: _builtins.bool
-    """Set where a newer snapshot has taken the order's place; then there are no evaluations."""
+    """Whether a newer snapshot has replaced the order. There are then no evaluations."""
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Evaluation]:
         """One for each agent of the order, in its order."""
@@ -369,13 +371,13 @@ Global___EvaluationAnswer: _TypeAlias = EvaluationAnswer  # noqa: Y015
 
 @_typing.final
 class EvaluateDraining(_message.Message):
-    """The evaluator is about to stop."""
+    """The evaluator stops soon."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why."""
+    """The reason."""
     def __init__(
         self,
         *,
@@ -391,7 +393,7 @@ Global___EvaluateDraining: _TypeAlias = EvaluateDraining  # noqa: Y015
 
 @_typing.final
 class CheckpointSource(_message.Message):
-    """Where a checkpoint lies."""
+    """Source of a checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -399,12 +401,12 @@ class CheckpointSource(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     FILE_SHA256_FIELD_NUMBER: _builtins.int
     folder: _builtins.str
-    """A folder on the evaluator's machine; only for an evaluator that serves its own machine's user."""
+    """A folder on the evaluator's machine. Only for an evaluator that serves the user of its machine."""
     file_sha256: _builtins.str
-    """A packed checkpoint that PutFile has brought, by its SHA-256: for an evaluator without a store."""
+    """SHA-256 of a packed checkpoint that PutFile has stored, for an evaluator without an object store."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
-        """In the object store that the evaluator is configured with."""
+        """A checkpoint in the evaluator's object store."""
 
     def __init__(
         self,
@@ -425,7 +427,7 @@ Global___CheckpointSource: _TypeAlias = CheckpointSource  # noqa: Y015
 
 @_typing.final
 class EvaluateCheckpointRequest(_message.Message):
-    """Asks for an evaluation."""
+    """Request of EvaluateCheckpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -437,28 +439,26 @@ class EvaluateCheckpointRequest(_message.Message):
     PURPOSE_FIELD_NUMBER: _builtins.int
     EVALUATOR_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
-    """How several act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     episodes: _builtins.int
-    """Episodes with fresh seeds, where `seeds` is empty, at most 100,000. 0: the stored evaluation's seeds."""
+    """Number of episodes with fresh seeds, at most 100,000, if `seeds` is empty. 0: the stored evaluation's seeds."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
-    """Why. Unset: REQUESTED."""
+    """The purpose. Unset: REQUESTED."""
     evaluator: _builtins.str
-    """Name of the evaluator that judges the policy (an entry point of `podracer.evaluators`). Unset: the one that judged the first
-    checkpoint's job.
-    """
+    """Name of the evaluator (an entry point of `podracer.evaluators`). Unset: that of the first checkpoint's job."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
-        """The checkpoint; several act together. At least one."""
+        """The checkpoint, or several that act together. At least one."""
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The environment, whose spaces must be those that the policy was made for. Unset: the one that the first checkpoint
-        was trained in.
+        """The environment. Its spaces must be those of the policy. Unset: the environment in which the first checkpoint was
+        trained.
         """
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Seeds, one an episode, at most 100,000. Empty: the stored evaluation's, so that its returns come again."""
+        """Seeds, one for each episode, at most 100,000. Empty: those of the stored evaluation, which give the same returns."""
 
     def __init__(
         self,
@@ -490,18 +490,18 @@ class EvaluateCheckpointResponse(_message.Message):
     LARGEST_DIFFERENCE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     largest_difference: _builtins.float
-    """Largest difference between the stored returns and these; set where environment, seeds and evaluator are the same."""
+    """Largest difference between the stored returns and these. Set if environment, seeds and evaluator are the same."""
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
         """The evaluation."""
 
     @_builtins.property
     def stored(self) -> _agent_pb2.Evaluation:
-        """The evaluation that is stored with the (first) checkpoint; unset where none is."""
+        """The evaluation stored with the first checkpoint. Unset: none is stored."""
 
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
-        """Agent, algorithm and environment of the (first) checkpoint."""
+        """Agent, algorithm and environment of the first checkpoint."""
 
     def __init__(
         self,
@@ -523,7 +523,7 @@ Global___EvaluateCheckpointResponse: _TypeAlias = EvaluateCheckpointResponse  # 
 
 @_typing.final
 class CheckpointDescription(_message.Message):
-    """What a checkpoint is."""
+    """Description of a checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -559,10 +559,10 @@ class CheckpointDescription(_message.Message):
     algorithm: _builtins.str
     """Its algorithm."""
     env_steps: _builtins.int
-    """Environment steps of its lineage."""
+    """Environment steps of the agent and its ancestors."""
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The environment that it was trained in."""
+        """The environment in which it was trained."""
 
     @_builtins.property
     def environment_description(self) -> _environment_pb2.EnvironmentDescription:
@@ -592,7 +592,7 @@ Global___CheckpointDescription: _TypeAlias = CheckpointDescription  # noqa: Y015
 
 @_typing.final
 class BacktestRequest(_message.Message):
-    """Asks for a back-test."""
+    """Request of Backtest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -603,25 +603,27 @@ class BacktestRequest(_message.Message):
     INDEX_COLUMN_FIELD_NUMBER: _builtins.int
     TRAINED_TABLE_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
-    """How several act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     index_column: _builtins.str
-    """Column of the table with the level of an index, the same for all tickers at a time. Unset: none."""
+    """Column of the table with the level of an index, equal for all tickers at any time. Unset: none."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
-        """The checkpoint; several act together. At least one."""
+        """The checkpoint, or several that act together. At least one."""
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The market: StockTrading-v0; what its evaluation trades is played. Unset: the one that the first checkpoint was trained in."""
+        """The market, an environment StockTrading-v0. Its evaluation period is played. Unset: the environment in which the
+        first checkpoint was trained.
+        """
 
     @_builtins.property
     def baselines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it is held against, by name: buy_and_hold, equal_weight_daily, equal_weight_monthly, cash."""
+        """Names of the baselines: buy_and_hold, equal_weight_daily, equal_weight_monthly, cash."""
 
     @_builtins.property
     def trained_table(self) -> _tensor_pb2.ObjectReference:
-        """The table that the policy was trained with, where the environment has another one: from it comes when training and
-        validation ended, and which stocks the policy knows. Not needed where the environment's arguments say `train_end`.
+        """The table with which the policy was trained, if the environment has another one. It gives the ends of training and
+        validation, and the policy's stocks. Not needed if the environment's arguments have `train_end`.
         """
 
     def __init__(
@@ -644,7 +646,7 @@ Global___BacktestRequest: _TypeAlias = BacktestRequest  # noqa: Y015
 
 @_typing.final
 class BacktestResponse(_message.Message):
-    """What comes back, piece by piece."""
+    """A part of the back-test."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -652,7 +654,7 @@ class BacktestResponse(_message.Message):
     BARS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___BacktestHeader:
-        """What is coming."""
+        """Describes the bars that follow."""
 
     @_builtins.property
     def bars(self) -> Global___BacktestBars:
@@ -676,7 +678,7 @@ Global___BacktestResponse: _TypeAlias = BacktestResponse  # noqa: Y015
 
 @_typing.final
 class BacktestHeader(_message.Message):
-    """What is coming."""
+    """Header of a back-test: describes the bars that follow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -692,30 +694,30 @@ class BacktestHeader(_message.Message):
     SELECTION_START_US_FIELD_NUMBER: _builtins.int
     SELECTION_END_US_FIELD_NUMBER: _builtins.int
     bar_count: _builtins.int
-    """Bars of each account."""
+    """Number of bars of each account."""
     train_start_us: _builtins.int
-    """The first and the last bar on which any of the policies was trained, in µs since 1970 on the clock of the table."""
+    """The first bar on which any of the policies was trained, in µs since 1970 on the clock of the table."""
     train_end_us: _builtins.int
-    """See `train_start_us`."""
+    """The last bar on which any of the policies was trained, as `train_start_us`."""
     preparation: _builtins.str
-    """What was done to the table, for people."""
+    """How the table was prepared, for people."""
     ensemble: _builtins.str
-    """How several policies acted together; empty for one."""
+    """How several policies acted together. Empty for one."""
     selection_start_us: _builtins.int
-    """The first and the last bar of the evaluations by which any of the policies was selected. 0 where none is in the table."""
+    """The first bar of the evaluations by which any of the policies was selected. 0: none is in the table."""
     selection_end_us: _builtins.int
-    """See `selection_start_us`."""
+    """The last bar of these evaluations, as `selection_start_us`."""
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
-        """Agent, algorithm and environment of the (first) checkpoint."""
+        """Agent, algorithm and environment of the first checkpoint."""
 
     @_builtins.property
     def tickers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The stocks, in the order in which their numbers stand."""
+        """The stocks, in the order of their numbers."""
 
     @_builtins.property
     def accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The accounts in the order in which they come: `policy`, the baselines as they were named, `index`."""
+        """The accounts in the order in which they follow: `policy`, the baselines as requested, `index`."""
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
@@ -746,8 +748,8 @@ Global___BacktestHeader: _TypeAlias = BacktestHeader  # noqa: Y015
 
 @_typing.final
 class BacktestBars(_message.Message):
-    """Some bars of an account. Numbers of stocks stand bar after bar. Those of decisions are of the decision on the bar; on the
-    last bar of all there is none, and its numbers are missing.
+    """Some bars of an account. Numbers of stocks are listed bar after bar. Numbers of decisions belong to the decision on
+    the bar. The last bar of an account has no decision, and its numbers are missing.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -764,46 +766,46 @@ class BacktestBars(_message.Message):
     PRICE_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     account: _builtins.int
-    """Place in `accounts`."""
+    """Index in `accounts`."""
     @_builtins.property
     def time_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each bar, in µs since 1970 on the clock of the table."""
+        """Time of each bar, in µs since 1970 on the clock of the table."""
 
     @_builtins.property
     def value(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Account value at its close."""
+        """Account value at the close of each bar."""
 
     @_builtins.property
     def cash(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Cash at its close. Of an index all that follows is missing."""
+        """Cash at the close. An index has neither this nor any later field."""
 
     @_builtins.property
     def shares(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Shares held at its close."""
+        """Shares held at the close."""
 
     @_builtins.property
     def close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Closes."""
+        """Closing prices."""
 
     @_builtins.property
     def filled_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """When the decision was filled."""
+        """Time at which the decision was filled, as `time_us`."""
 
     @_builtins.property
     def orders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Shares ordered, before the broker cut them."""
+        """Shares ordered, before the broker reduced the order."""
 
     @_builtins.property
     def traded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Shares that changed hands."""
+        """Shares traded."""
 
     @_builtins.property
     def price(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """At this price, or so they would have."""
+        """Price of the trade, or the price that a trade would have had."""
 
     @_builtins.property
     def cost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Paid beside the price."""
+        """Costs paid in addition to the price."""
 
     def __init__(
         self,
@@ -830,7 +832,7 @@ Global___BacktestBars: _TypeAlias = BacktestBars  # noqa: Y015
 
 @_typing.final
 class InspectRequest(_message.Message):
-    """Asks for an environment's spaces."""
+    """Request of Inspect."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -842,7 +844,7 @@ class InspectRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Limit, at most an hour. Unset: 60 s."""
+        """Time limit, at most an hour. Unset: 60 s."""
 
     def __init__(
         self,
@@ -867,7 +869,7 @@ class InspectResponse(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def description(self) -> _environment_pb2.EnvironmentDescription:
-        """What it is."""
+        """Description of the environment."""
 
     def __init__(
         self,
@@ -884,7 +886,7 @@ Global___InspectResponse: _TypeAlias = InspectResponse  # noqa: Y015
 
 @_typing.final
 class ExportPolicyRequest(_message.Message):
-    """Asks for a policy."""
+    """Request of ExportPolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -892,12 +894,12 @@ class ExportPolicyRequest(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
     format: Global___ExportFormat.ValueType
-    """Form."""
+    """Format."""
     ensemble: _builtins.str
-    """How several act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
-        """The checkpoint; several become an ensemble. At least one."""
+        """The checkpoint, or several for an ensemble. At least one."""
 
     def __init__(
         self,
@@ -916,7 +918,7 @@ Global___ExportPolicyRequest: _TypeAlias = ExportPolicyRequest  # noqa: Y015
 
 @_typing.final
 class ExportPolicyResponse(_message.Message):
-    """A piece of an exported policy."""
+    """Part of an exported policy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -926,7 +928,7 @@ class ExportPolicyResponse(_message.Message):
     """At most 1 MiB, in order."""
     @_builtins.property
     def header(self) -> Global___ExportHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -957,20 +959,22 @@ class ExportHeader(_message.Message):
     COMPARED_COUNT_FIELD_NUMBER: _builtins.int
     PLAYED_COUNT_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    """Length."""
+    """Length in bytes."""
     sha256: _builtins.str
     """SHA-256 of all bytes."""
     largest_difference: _builtins.float
-    """Largest difference between its actions and the trained policy's, in parts of the action where that is above 1; at most 1e-5. 0 for
-    choices, which are the same.
+    """Largest difference between its actions and those of the trained policy, at most 1e-5. It is relative for actions
+    above 1. 0 for choices, which are equal.
     """
     compared_count: _builtins.int
-    """Observations on which both have acted, alone and in batches."""
+    """Number of observations on which both acted, one by one and in batches."""
     played_count: _builtins.int
-    """Of these, real ones, from episodes of its environment; the others are made up. 0 where the environment cannot be started here."""
+    """The number of these from episodes of its environment. The others are invented. 0: the environment cannot be started
+    here.
+    """
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
-        """What it was made from."""
+        """The checkpoint from which it was made."""
 
     def __init__(
         self,
@@ -992,7 +996,7 @@ Global___ExportHeader: _TypeAlias = ExportHeader  # noqa: Y015
 
 @_typing.final
 class RecordVideoRequest(_message.Message):
-    """Asks for a video."""
+    """Request of RecordVideo."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1003,21 +1007,21 @@ class RecordVideoRequest(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     STEP_LIMIT_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
-    """How several act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     seed: _builtins.int
     """Seed of the episode."""
     format: Global___VideoFormat.ValueType
-    """Form."""
+    """Format."""
     step_limit: _builtins.int
-    """Steps at most, up to 100,000. 0: 10,000."""
+    """Maximum number of steps, up to 100,000. 0: 10,000."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointSource]:
-        """The checkpoint; several act together. At least one."""
+        """The checkpoint, or several that act together. At least one."""
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The environment, whose spaces must be those that the policy was made for. Unset: the one that the first checkpoint
-        was trained in.
+        """The environment. Its spaces must be those of the policy. Unset: the environment in which the first checkpoint was
+        trained.
         """
 
     def __init__(
@@ -1040,7 +1044,7 @@ Global___RecordVideoRequest: _TypeAlias = RecordVideoRequest  # noqa: Y015
 
 @_typing.final
 class RecordVideoResponse(_message.Message):
-    """A piece of a video."""
+    """Part of a video."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1050,7 +1054,7 @@ class RecordVideoResponse(_message.Message):
     """At most 1 MiB, in order."""
     @_builtins.property
     def header(self) -> Global___VideoHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -1081,18 +1085,18 @@ class VideoHeader(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    """Length."""
+    """Length in bytes."""
     sha256: _builtins.str
     """SHA-256 of all bytes."""
     frame_count: _builtins.int
-    """Pictures of the episode: one more than its steps."""
+    """Number of pictures: one more than the steps of the episode."""
     episode_return: _builtins.float
     """Return of the episode, undiscounted."""
     complete: _builtins.bool
-    """Whether the episode came to its end before `step_limit`."""
+    """Whether the episode ended before `step_limit`."""
     @_builtins.property
     def description(self) -> Global___CheckpointDescription:
-        """What acted."""
+        """The checkpoint that acted."""
 
     def __init__(
         self,
@@ -1114,7 +1118,7 @@ Global___VideoHeader: _TypeAlias = VideoHeader  # noqa: Y015
 
 @_typing.final
 class PutFileRequest(_message.Message):
-    """A piece of a file."""
+    """Part of a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1124,7 +1128,7 @@ class PutFileRequest(_message.Message):
     """At most 1 MiB."""
     @_builtins.property
     def header(self) -> _file_pb2.FileHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -1144,13 +1148,13 @@ Global___PutFileRequest: _TypeAlias = PutFileRequest  # noqa: Y015
 
 @_typing.final
 class PutFileResponse(_message.Message):
-    """The file is there."""
+    """The file is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     already_there: _builtins.bool
-    """It had been there before: the answer comes after the header, whose bytes need not be sent."""
+    """Whether the file was already stored. The response then follows the header at once, and the bytes need not be sent."""
     def __init__(
         self,
         *,
@@ -1166,7 +1170,7 @@ Global___PutFileResponse: _TypeAlias = PutFileResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks what the evaluator does."""
+    """Request of GetStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1183,7 +1187,7 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
-    """What the evaluator does."""
+    """The evaluator's status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1192,11 +1196,11 @@ class GetStatusResponse(_message.Message):
     MAX_SESSIONS_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
     session_count: _builtins.int
-    """Sessions now."""
+    """Number of sessions now."""
     max_sessions: _builtins.int
-    """Sessions at most."""
+    """Maximum number of sessions."""
     episodes: _builtins.int
-    """Episodes since it started."""
+    """Number of episodes since it started."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """Its build."""

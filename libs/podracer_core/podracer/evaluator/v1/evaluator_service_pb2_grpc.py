@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class EvaluatorServiceStub:
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator.
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
     """
 
     def __init__(self, channel):
@@ -78,70 +79,72 @@ class EvaluatorServiceStub:
 
 
 class EvaluatorServiceServicer:
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator.
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
     """
 
     def Evaluate(self, request_iterator, context):
-        """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot of the same agent
-        replaces one that still waits, so evaluation never holds training up.
-        Errors: as for podracer.worker.v1.WorkerService.Collect.
+        """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot
+        of an agent replaces one that still waits, so evaluation never delays training. Errors: as for
+        podracer.worker.v1.WorkerService.Collect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateCheckpoint(self, request, context):
-        """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
-        installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
-        has not brought the environment's code or data yet.
+        """Evaluates a checkpoint, or several that act together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator
+        that is not installed, with the names of the installed ones; NOT_FOUND; DATA_LOSS; FAILED_PRECONDITION
+        (FILES_MISSING) if the environment's code or data has not been sent by PutFile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Backtest(self, request, context):
-        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
-        evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
-        Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
+        """Runs a policy, or several that act together, through the market of StockTrading-v0, and the baselines with it. It
+        returns bar by bar what the evaluator `backtest` judges. The first message is the header. Then the bars follow, one
+        account after the other. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Inspect(self, request, context):
-        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
-        (FILES_MISSING) as above.
+        """Starts an environment and returns its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own
+        traceback, or (FILES_MISSING) as above.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportPolicy(self, request, context):
-        """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
-        what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+        """Exports a checkpoint as a stand-alone policy, and compares the two. Errors: NOT_FOUND; DATA_LOSS;
+        FAILED_PRECONDITION if the format needs a missing package (EXPORT_FORMAT), or if the file acts differently from the
+        policy (EXPORT_DIFFERS).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordVideo(self, request, context):
-        """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
-        environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
-        nothing draws without a screen (NO_RENDERER).
+        """Films one greedy episode of a checkpoint, or of several that act together. Errors: as EvaluateCheckpoint;
+        INVALID_ARGUMENT for an environment that draws no pictures; FAILED_PRECONDITION if a package for drawing or
+        encoding is missing (NOT_INSTALLED), or if nothing can draw without a screen (NO_RENDERER).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutFile(self, request_iterator, context):
-        """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile.
+        """Stores a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """What the evaluator does now.
+        """Returns what the evaluator is doing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,7 +202,8 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvaluatorService:
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator.
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
     """
 
     @staticmethod

@@ -27,85 +27,93 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EvaluatorServiceStub:
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator."""
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EvaluatorServiceAsyncStub: ...
     Evaluate: _grpc.StreamStreamMultiCallable[_evaluator_service_pb2.EvaluateRequest, _evaluator_service_pb2.EvaluateResponse]
-    """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot of the same agent
-    replaces one that still waits, so evaluation never holds training up.
-    Errors: as for podracer.worker.v1.WorkerService.Collect.
+    """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot
+    of an agent replaces one that still waits, so evaluation never delays training. Errors: as for
+    podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]
-    """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
-    installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
-    has not brought the environment's code or data yet.
+    """Evaluates a checkpoint, or several that act together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator
+    that is not installed, with the names of the installed ones; NOT_FOUND; DATA_LOSS; FAILED_PRECONDITION
+    (FILES_MISSING) if the environment's code or data has not been sent by PutFile.
     """
     Backtest: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]
-    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
-    evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
-    Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
+    """Runs a policy, or several that act together, through the market of StockTrading-v0, and the baselines with it. It
+    returns bar by bar what the evaluator `backtest` judges. The first message is the header. Then the bars follow, one
+    account after the other. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
     """
     Inspect: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]
-    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
-    (FILES_MISSING) as above.
+    """Starts an environment and returns its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own
+    traceback, or (FILES_MISSING) as above.
     """
     ExportPolicy: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]
-    """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
-    what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+    """Exports a checkpoint as a stand-alone policy, and compares the two. Errors: NOT_FOUND; DATA_LOSS;
+    FAILED_PRECONDITION if the format needs a missing package (EXPORT_FORMAT), or if the file acts differently from the
+    policy (EXPORT_DIFFERS).
     """
     RecordVideo: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.RecordVideoRequest, _evaluator_service_pb2.RecordVideoResponse]
-    """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
-    environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
-    nothing draws without a screen (NO_RENDERER).
+    """Films one greedy episode of a checkpoint, or of several that act together. Errors: as EvaluateCheckpoint;
+    INVALID_ARGUMENT for an environment that draws no pictures; FAILED_PRECONDITION if a package for drawing or
+    encoding is missing (NOT_INSTALLED), or if nothing can draw without a screen (NO_RENDERER).
     """
     PutFile: _grpc.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]
-    """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
+    """Stores a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]
-    """What the evaluator does now."""
+    """Returns what the evaluator is doing."""
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator."""
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Evaluate: _aio.StreamStreamMultiCallable[_evaluator_service_pb2.EvaluateRequest, _evaluator_service_pb2.EvaluateResponse]  # type: ignore[assignment]
-    """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot of the same agent
-    replaces one that still waits, so evaluation never holds training up.
-    Errors: as for podracer.worker.v1.WorkerService.Collect.
+    """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot
+    of an agent replaces one that still waits, so evaluation never delays training. Errors: as for
+    podracer.worker.v1.WorkerService.Collect.
     """
     EvaluateCheckpoint: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateCheckpointRequest, _evaluator_service_pb2.EvaluateCheckpointResponse]  # type: ignore[assignment]
-    """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
-    installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
-    has not brought the environment's code or data yet.
+    """Evaluates a checkpoint, or several that act together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator
+    that is not installed, with the names of the installed ones; NOT_FOUND; DATA_LOSS; FAILED_PRECONDITION
+    (FILES_MISSING) if the environment's code or data has not been sent by PutFile.
     """
     Backtest: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.BacktestRequest, _evaluator_service_pb2.BacktestResponse]  # type: ignore[assignment]
-    """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
-    evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
-    Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
+    """Runs a policy, or several that act together, through the market of StockTrading-v0, and the baselines with it. It
+    returns bar by bar what the evaluator `backtest` judges. The first message is the header. Then the bars follow, one
+    account after the other. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
     """
     Inspect: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.InspectRequest, _evaluator_service_pb2.InspectResponse]  # type: ignore[assignment]
-    """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
-    (FILES_MISSING) as above.
+    """Starts an environment and returns its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own
+    traceback, or (FILES_MISSING) as above.
     """
     ExportPolicy: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ExportPolicyRequest, _evaluator_service_pb2.ExportPolicyResponse]  # type: ignore[assignment]
-    """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
-    what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+    """Exports a checkpoint as a stand-alone policy, and compares the two. Errors: NOT_FOUND; DATA_LOSS;
+    FAILED_PRECONDITION if the format needs a missing package (EXPORT_FORMAT), or if the file acts differently from the
+    policy (EXPORT_DIFFERS).
     """
     RecordVideo: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.RecordVideoRequest, _evaluator_service_pb2.RecordVideoResponse]  # type: ignore[assignment]
-    """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
-    environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
-    nothing draws without a screen (NO_RENDERER).
+    """Films one greedy episode of a checkpoint, or of several that act together. Errors: as EvaluateCheckpoint;
+    INVALID_ARGUMENT for an environment that draws no pictures; FAILED_PRECONDITION if a package for drawing or
+    encoding is missing (NOT_INSTALLED), or if nothing can draw without a screen (NO_RENDERER).
     """
     PutFile: _aio.StreamUnaryMultiCallable[_evaluator_service_pb2.PutFileRequest, _evaluator_service_pb2.PutFileResponse]  # type: ignore[assignment]
-    """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
+    """Stores a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetStatusRequest, _evaluator_service_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """What the evaluator does now."""
+    """Returns what the evaluator is doing."""
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Evaluates policies, inspects environments, exports policies (role pod). What needs torch and is no training is asked of an evaluator."""
+    """Evaluates policies, inspects environments, exports policies (role pod). An evaluator does all work that needs torch
+    but is not training.
+    """
 
     @_abc_1.abstractmethod
     def Evaluate(
@@ -113,9 +121,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_evaluator_service_pb2.EvaluateRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.EvaluateResponse], _abc.AsyncIterator[_evaluator_service_pb2.EvaluateResponse]]:
-        """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot of the same agent
-        replaces one that still waits, so evaluation never holds training up.
-        Errors: as for podracer.worker.v1.WorkerService.Collect.
+        """One session: the learner opens it with an environment, sends snapshots, and gets evaluations back. A newer snapshot
+        of an agent replaces one that still waits, so evaluation never delays training. Errors: as for
+        podracer.worker.v1.WorkerService.Collect.
         """
 
     @_abc_1.abstractmethod
@@ -124,9 +132,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.EvaluateCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.EvaluateCheckpointResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateCheckpointResponse]]:
-        """Evaluates a checkpoint, or several acting together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator that is not
-        installed, with the names of those that are; NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION (FILES_MISSING) where PutFile
-        has not brought the environment's code or data yet.
+        """Evaluates a checkpoint, or several that act together. Errors: INVALID_ARGUMENT (UNKNOWN_EXTENSION) for an evaluator
+        that is not installed, with the names of the installed ones; NOT_FOUND; DATA_LOSS; FAILED_PRECONDITION
+        (FILES_MISSING) if the environment's code or data has not been sent by PutFile.
         """
 
     @_abc_1.abstractmethod
@@ -135,9 +143,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.BacktestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.BacktestResponse], _abc.AsyncIterator[_evaluator_service_pb2.BacktestResponse]]:
-        """Plays a policy, or several acting together, through the market of StockTrading-v0, beside what it is held against: what the
-        evaluator `backtest` judges, bar by bar. The first message is the header; then come all bars of one account after the other.
-        Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
+        """Runs a policy, or several that act together, through the market of StockTrading-v0, and the baselines with it. It
+        returns bar by bar what the evaluator `backtest` judges. The first message is the header. Then the bars follow, one
+        account after the other. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for another environment.
         """
 
     @_abc_1.abstractmethod
@@ -146,8 +154,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.InspectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.InspectResponse, _abc.Awaitable[_evaluator_service_pb2.InspectResponse]]:
-        """Starts an environment and tells its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own traceback, or
-        (FILES_MISSING) as above.
+        """Starts an environment and returns its spaces. Errors: FAILED_PRECONDITION (USER_CODE_FAILED) with the user's own
+        traceback, or (FILES_MISSING) as above.
         """
 
     @_abc_1.abstractmethod
@@ -156,8 +164,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.ExportPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ExportPolicyResponse], _abc.AsyncIterator[_evaluator_service_pb2.ExportPolicyResponse]]:
-        """Makes a stand-alone policy from a checkpoint, and compares the two. Errors: NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION where the format needs
-        what is not installed here (EXPORT_FORMAT) or the file does not act as the policy does (EXPORT_DIFFERS).
+        """Exports a checkpoint as a stand-alone policy, and compares the two. Errors: NOT_FOUND; DATA_LOSS;
+        FAILED_PRECONDITION if the format needs a missing package (EXPORT_FORMAT), or if the file acts differently from the
+        policy (EXPORT_DIFFERS).
         """
 
     @_abc_1.abstractmethod
@@ -166,9 +175,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.RecordVideoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.RecordVideoResponse], _abc.AsyncIterator[_evaluator_service_pb2.RecordVideoResponse]]:
-        """Films one greedy episode of a checkpoint, or of several acting together. Errors: as EvaluateCheckpoint; INVALID_ARGUMENT for an
-        environment that draws no pictures; FAILED_PRECONDITION where what draws or encodes is not installed here (NOT_INSTALLED), or
-        nothing draws without a screen (NO_RENDERER).
+        """Films one greedy episode of a checkpoint, or of several that act together. Errors: as EvaluateCheckpoint;
+        INVALID_ARGUMENT for an environment that draws no pictures; FAILED_PRECONDITION if a package for drawing or
+        encoding is missing (NOT_INSTALLED), or if nothing can draw without a screen (NO_RENDERER).
         """
 
     @_abc_1.abstractmethod
@@ -177,7 +186,7 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_evaluator_service_pb2.PutFileRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.PutFileResponse, _abc.Awaitable[_evaluator_service_pb2.PutFileResponse]]:
-        """Brings a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
+        """Stores a file that an environment needs. As podracer.worker.v1.WorkerService.PutFile."""
 
     @_abc_1.abstractmethod
     def GetStatus(
@@ -185,6 +194,6 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _evaluator_service_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.GetStatusResponse, _abc.Awaitable[_evaluator_service_pb2.GetStatusResponse]]:
-        """What the evaluator does now."""
+        """Returns what the evaluator is doing."""
 
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -39,31 +39,31 @@ class _AgentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentState
     AGENT_STATE_UNSPECIFIED: _AgentState.ValueType  # 0
     """Not set."""
     AGENT_STATE_TRAINING: _AgentState.ValueType  # 1
-    """A pod has it."""
+    """A pod trains it."""
     AGENT_STATE_WAITING: _AgentState.ValueType  # 2
-    """Its round is over; it may be trained on."""
+    """Its round is over. It may be trained again."""
     AGENT_STATE_RETIRED: _AgentState.ValueType  # 3
-    """Replaced by another; trained no further."""
+    """Replaced by another agent, and not trained again."""
     AGENT_STATE_FAILED: _AgentState.ValueType  # 4
     """Diverged, or could not be trained."""
     AGENT_STATE_STOPPED: _AgentState.ValueType  # 5
-    """Stopped by a user; trained no further."""
+    """Stopped by a user, and not trained again."""
 
 class AgentState(_AgentState, metaclass=_AgentStateEnumTypeWrapper):
-    """Where an agent stands."""
+    """State of an agent."""
 
 AGENT_STATE_UNSPECIFIED: AgentState.ValueType  # 0
 """Not set."""
 AGENT_STATE_TRAINING: AgentState.ValueType  # 1
-"""A pod has it."""
+"""A pod trains it."""
 AGENT_STATE_WAITING: AgentState.ValueType  # 2
-"""Its round is over; it may be trained on."""
+"""Its round is over. It may be trained again."""
 AGENT_STATE_RETIRED: AgentState.ValueType  # 3
-"""Replaced by another; trained no further."""
+"""Replaced by another agent, and not trained again."""
 AGENT_STATE_FAILED: AgentState.ValueType  # 4
 """Diverged, or could not be trained."""
 AGENT_STATE_STOPPED: AgentState.ValueType  # 5
-"""Stopped by a user; trained no further."""
+"""Stopped by a user, and not trained again."""
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
 
 class _ProposalAction:
@@ -75,28 +75,28 @@ class _ProposalActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Propos
     PROPOSAL_ACTION_UNSPECIFIED: _ProposalAction.ValueType  # 0
     """Not set."""
     PROPOSAL_ACTION_CONTINUE: _ProposalAction.ValueType  # 1
-    """The same agent trains on."""
+    """The same agent continues."""
     PROPOSAL_ACTION_EXPLOIT: _ProposalAction.ValueType  # 2
-    """A new agent from a better one's state, mutated."""
+    """A new agent from the state of a better one, with mutated hyperparameters."""
     PROPOSAL_ACTION_FRESH: _ProposalAction.ValueType  # 3
     """A new agent from nothing."""
 
 class ProposalAction(_ProposalAction, metaclass=_ProposalActionEnumTypeWrapper):
-    """How an agent came to be."""
+    """How an agent was made."""
 
 PROPOSAL_ACTION_UNSPECIFIED: ProposalAction.ValueType  # 0
 """Not set."""
 PROPOSAL_ACTION_CONTINUE: ProposalAction.ValueType  # 1
-"""The same agent trains on."""
+"""The same agent continues."""
 PROPOSAL_ACTION_EXPLOIT: ProposalAction.ValueType  # 2
-"""A new agent from a better one's state, mutated."""
+"""A new agent from the state of a better one, with mutated hyperparameters."""
 PROPOSAL_ACTION_FRESH: ProposalAction.ValueType  # 3
 """A new agent from nothing."""
 Global___ProposalAction: _TypeAlias = ProposalAction  # noqa: Y015
 
 @_typing.final
 class LeaderboardSpec(_message.Message):
-    """What a leaderboard needs to know of its job."""
+    """The part of a job that its leaderboard needs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -116,11 +116,11 @@ class LeaderboardSpec(_message.Message):
     """Seed of all proposals."""
     @_builtins.property
     def objective(self) -> _evolution_pb2.Objective:
-        """What is wanted; its statistic ranks candidates."""
+        """The objective. Its statistic ranks candidates."""
 
     @_builtins.property
     def search(self) -> _evolution_pb2.Search:
-        """What is searched."""
+        """The search."""
 
     @_builtins.property
     def evolution(self) -> _evolution_pb2.Evolution:
@@ -128,11 +128,11 @@ class LeaderboardSpec(_message.Message):
 
     @_builtins.property
     def environment_description(self) -> _environment_pb2.EnvironmentDescription:
-        """The environment's spaces: algorithms are chosen by them."""
+        """The environment's description. Its spaces decide which algorithms are possible."""
 
     @_builtins.property
     def founders(self) -> _containers.RepeatedCompositeFieldContainer[_evolution_pb2.Founder]:
-        """Agents of other jobs that the first agents start from, in this order, before any other is proposed."""
+        """Agents of other jobs from which the first agents start, in this order, before any other agent is proposed."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Leaderboard(_message.Message):
     """Agents proposed so far."""
     @_builtins.property
     def spec(self) -> Global___LeaderboardSpec:
-        """What it was made from."""
+        """Its specification."""
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
@@ -207,7 +207,7 @@ class Leaderboard(_message.Message):
 
     @_builtins.property
     def aliases(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Aliases and what they point at now."""
+        """Aliases, and the policies to which they point."""
 
     def __init__(
         self,
@@ -240,10 +240,10 @@ class Candidate(_message.Message):
     ADMIT_TIME_FIELD_NUMBER: _builtins.int
     CONFIRMED_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
-    """From 1."""
+    """Rank, from 1."""
     confirmed: _builtins.bool
-    """Whether `evaluation` is a second one, with fresh seeds, of purpose CHALLENGE. Only a confirmed candidate takes the first place from
-    a confirmed one.
+    """Whether `evaluation` is a second one with fresh seeds (purpose CHALLENGE). Only a confirmed candidate can take the
+    first place from a confirmed one.
     """
     @_builtins.property
     def agent(self) -> Global___Agent:
@@ -251,7 +251,7 @@ class Candidate(_message.Message):
 
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
-        """The evaluation that it entered by; its checkpoint is the candidate's policy."""
+        """The evaluation with which it entered. Its checkpoint is the candidate's policy."""
 
     @_builtins.property
     def admit_time(self) -> _timestamp_pb2.Timestamp:
@@ -302,26 +302,26 @@ class Agent(_message.Message):
     state: Global___AgentState.ValueType
     """State."""
     origin: Global___ProposalAction.ValueType
-    """How it came to be: EXPLOIT or FRESH."""
+    """How it was made: EXPLOIT or FRESH."""
     lineage: _builtins.str
-    """The oldest ancestor's name: its lineage."""
+    """Name of its oldest ancestor, which identifies the lineage."""
     env_steps: _builtins.int
-    """Steps of the lineage along this line."""
+    """Environment steps of the agent and its ancestors."""
     rung: _builtins.int
-    """Rounds of the lineage along this line: its rung."""
+    """Rounds of the agent and its ancestors: its rung."""
     failure: _builtins.str
-    """Why it failed; unset where it did not."""
+    """Why it failed. Unset: it did not fail."""
     reason: _builtins.str
-    """Why it was made, for people: `place 4 of 4 in rung 2; from a0003 with -180`."""
+    """The reason for making it, for people: `place 4 of 4 in rung 2; from a0003 with -180`."""
     replaced: _builtins.str
-    """Agent whose place it took; unset where there was room."""
+    """Agent that it replaced. Unset: a place was free."""
     pinned: _builtins.bool
-    """Whether a user has pinned it: no other takes its place."""
+    """Whether a user has pinned it, so that it is not replaced."""
     stopping: _builtins.bool
-    """Whether a user has stopped it while a pod has it: it is STOPPED once its round has ended."""
+    """Whether a user has stopped it during a round. It is STOPPED after this round."""
     @_builtins.property
     def spec(self) -> _agent_pb2.AgentSpec:
-        """What it is trained with; `resume` is the state to train on from."""
+        """Its specification. Training continues from `resume`."""
 
     @_builtins.property
     def parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -329,7 +329,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds of the lineage along this line."""
+        """Device seconds of the agent and its ancestors."""
 
     @_builtins.property
     def latest_evaluation(self) -> _agent_pb2.Evaluation:
@@ -374,7 +374,7 @@ Global___Agent: _TypeAlias = Agent  # noqa: Y015
 
 @_typing.final
 class CreateLeaderboardRequest(_message.Message):
-    """Asks for a leaderboard."""
+    """Request of CreateLeaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -402,7 +402,7 @@ Global___CreateLeaderboardRequest: _TypeAlias = CreateLeaderboardRequest  # noqa
 
 @_typing.final
 class CreateLeaderboardResponse(_message.Message):
-    """The leaderboard, new or as it was."""
+    """The leaderboard, new or existing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -426,7 +426,7 @@ Global___CreateLeaderboardResponse: _TypeAlias = CreateLeaderboardResponse  # no
 
 @_typing.final
 class ProposeCohortRequest(_message.Message):
-    """Asks for a cohort."""
+    """Request of ProposeCohort."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,9 +442,9 @@ class ProposeCohortRequest(_message.Message):
     request_id: _builtins.str
     """The work's id. Required."""
     places: _builtins.int
-    """Places to fill, 1 to 1,024. Required."""
+    """Number of places to fill, 1 to 1,024. Required."""
     remaining_env_steps: _builtins.int
-    """Environment steps that the job may still reserve: no cohort has more members. 0: no limit."""
+    """Environment steps that the job may still reserve. A cohort has at most this many members. 0: no limit."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -456,7 +456,7 @@ class ProposeCohortRequest(_message.Message):
 
     @_builtins.property
     def remaining_cost(self) -> _duration_pb2.Duration:
-        """Device seconds that the job may still reserve; with none left nothing is proposed. Unset: no limit."""
+        """Device seconds that the job may still reserve. If none are left, nothing is proposed. Unset: no limit."""
 
     def __init__(
         self,
@@ -490,9 +490,9 @@ class Proposal(_message.Message):
     action: Global___ProposalAction.ValueType
     """What happens at this place."""
     replaced: _builtins.str
-    """The agent that gave way; unset for CONTINUE and for a FRESH one on an empty place."""
+    """The agent that is replaced. Unset for CONTINUE, and for a FRESH agent in a free place."""
     reason: _builtins.str
-    """Why, for people: `bottom quarter of rung 3`."""
+    """The reason, for people: `bottom quarter of rung 3`."""
     @_builtins.property
     def agent(self) -> _agent_pb2.AgentSpec:
         """The agent to train, complete."""
@@ -515,7 +515,9 @@ Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
 
 @_typing.final
 class ProposeCohortResponse(_message.Message):
-    """A cohort: agents of one algorithm and shape. Empty: nothing can be proposed now (a barrier, or every agent is busy); ask again later."""
+    """A cohort: agents of one algorithm and shape. Empty: nothing can be proposed now, because of a barrier or because all
+    agents are busy. Call again later.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -526,22 +528,24 @@ class ProposeCohortResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     GENERATOR_PROBLEM_FIELD_NUMBER: _builtins.int
     round_env_steps: _builtins.int
-    """Environment steps of each member in this round; the job's budget may cut it. 0: no limit."""
+    """Environment steps of each member in this round. The job's budget may reduce it. 0: no limit."""
     admission_score: _builtins.float
-    """Score that a candidate has to reach to enter. Unset: there is room."""
+    """Score that a candidate must reach to enter. Unset: a place is free."""
     finished: _builtins.bool
-    """No further round will come: the last generation is over."""
+    """No further round follows: the last generation is over."""
     @_builtins.property
     def proposals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proposal]:
-        """The places; at most as many as asked for."""
+        """The places, at most the requested number."""
 
     @_builtins.property
     def round_time(self) -> _duration_pb2.Duration:
-        """Time of this round; the job's budget may cut it. Unset: no limit."""
+        """Time of this round. The job's budget may reduce it. Unset: no limit."""
 
     @_builtins.property
     def generator_problem(self) -> _cohort_pb2.Problem:
-        """Set where the job's generator has failed or proposed what cannot be, so that the scheduler's own one has proposed this."""
+        """Set if the job's generator failed or made an invalid proposal. The scheduler's own generator has then made this
+        proposal.
+        """
 
     def __init__(
         self,
@@ -565,7 +569,7 @@ Global___ProposeCohortResponse: _TypeAlias = ProposeCohortResponse  # noqa: Y015
 
 @_typing.final
 class SubmitCandidateRequest(_message.Message):
-    """Reports an agent's round."""
+    """Request of SubmitCandidate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -587,16 +591,16 @@ class SubmitCandidateRequest(_message.Message):
     env_steps: _builtins.int
     """Environment steps of this round."""
     failure: _builtins.str
-    """Why the agent failed; empty where it did not."""
+    """Why the agent failed. Empty: it did not fail."""
     member_count: _builtins.int
-    """Members of the cohort that it was trained in: with steps and cost this tells how much packing pays. 0: not known."""
+    """Number of members of its cohort. With steps and cost it shows the gain of larger cohorts. 0: not known."""
     @_builtins.property
     def candidate(self) -> _agent_pb2.Evaluation:
-        """The best evaluated snapshot of the round; its checkpoint is set. Unset where none was evaluated."""
+        """The best evaluated snapshot of the round, with its checkpoint. Unset: none was evaluated."""
 
     @_builtins.property
     def latest(self) -> _agent_pb2.CheckpointReference:
-        """The last state, to train on from. Unset: the agent keeps the one it had."""
+        """The last state, from which training continues. Unset: the agent keeps its former state."""
 
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
@@ -625,7 +629,7 @@ Global___SubmitCandidateRequest: _TypeAlias = SubmitCandidateRequest  # noqa: Y0
 
 @_typing.final
 class SubmitCandidateResponse(_message.Message):
-    """What the updater decided."""
+    """The updater's decision."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -636,11 +640,13 @@ class SubmitCandidateResponse(_message.Message):
     admitted: _builtins.bool
     """Whether it entered the leaderboard."""
     rank: _builtins.int
-    """Its rank, from 1; 0 where it did not enter."""
+    """Its rank, from 1. 0: it did not enter."""
     reason: _builtins.str
-    """Why, for people."""
+    """The reason, for people."""
     challenge: _builtins.bool
-    """It claims the first place: have its checkpoint evaluated again with fresh seeds, and record that with purpose CHALLENGE."""
+    """It claims the first place. The caller must have its checkpoint evaluated again with fresh seeds, and record the
+    result with purpose CHALLENGE.
+    """
     def __init__(
         self,
         *,
@@ -659,7 +665,9 @@ Global___SubmitCandidateResponse: _TypeAlias = SubmitCandidateResponse  # noqa: 
 
 @_typing.final
 class RecordEvaluationsRequest(_message.Message):
-    """Adds evaluations. One of purpose CHALLENGE takes the place of the evaluation by which its checkpoint is on the board, which is ranked again."""
+    """Request of RecordEvaluations. An evaluation of purpose CHALLENGE replaces the one with which its checkpoint entered
+    the leaderboard, and the leaderboard is ranked again.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -687,13 +695,13 @@ Global___RecordEvaluationsRequest: _TypeAlias = RecordEvaluationsRequest  # noqa
 
 @_typing.final
 class RecordEvaluationsResponse(_message.Message):
-    """Stored."""
+    """The evaluations are stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDED_COUNT_FIELD_NUMBER: _builtins.int
     recorded_count: _builtins.int
-    """How many were new."""
+    """Number of new evaluations."""
     def __init__(
         self,
         *,
@@ -709,7 +717,7 @@ Global___RecordEvaluationsResponse: _TypeAlias = RecordEvaluationsResponse  # no
 
 @_typing.final
 class ExchangeRequest(_message.Message):
-    """Everything that a leaderboard is told, and asked for, at one time."""
+    """Request of Exchange: several calls for one leaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -752,10 +760,10 @@ class ExchangeRequest(_message.Message):
     LEADERBOARD_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     leaderboard: _builtins.str
-    """Leaderboard. Required; that of every step."""
+    """Leaderboard, the same in every step. Required."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeRequest.Step]:
-        """What is told and asked for, in order. At most 1,000."""
+        """The calls, in order. At most 1,000."""
 
     def __init__(
         self,
@@ -773,7 +781,7 @@ Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
 class ExchangeResponse(_message.Message):
-    """What each step has come to."""
+    """The results of the steps."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -816,7 +824,7 @@ class ExchangeResponse(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExchangeResponse.Answer]:
-        """An answer to each step, in their order."""
+        """One answer for each step, in the same order."""
 
     def __init__(
         self,
@@ -833,7 +841,7 @@ Global___ExchangeResponse: _TypeAlias = ExchangeResponse  # noqa: Y015
 
 @_typing.final
 class GetLeaderboardRequest(_message.Message):
-    """Asks for the ranking."""
+    """Request of GetLeaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -879,7 +887,7 @@ Global___GetLeaderboardResponse: _TypeAlias = GetLeaderboardResponse  # noqa: Y0
 
 @_typing.final
 class ListAgentsRequest(_message.Message):
-    """Asks for agents."""
+    """Request of ListAgents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,9 +898,9 @@ class ListAgentsRequest(_message.Message):
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response."""
+    """From an earlier response. Unset: the first page."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___AgentState.ValueType]:
         """Only agents in these states. Empty: all."""
@@ -943,13 +951,13 @@ Global___ListAgentsResponse: _TypeAlias = ListAgentsResponse  # noqa: Y015
 
 @_typing.final
 class GetAgentRequest(_message.Message):
-    """Asks for an agent."""
+    """Request of GetAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j/agents/a`. Required."""
+    """Resource name: `projects/p/jobs/j/agents/a`. Required."""
     def __init__(
         self,
         *,
@@ -1001,7 +1009,7 @@ Global___GetAgentResponse: _TypeAlias = GetAgentResponse  # noqa: Y015
 
 @_typing.final
 class ListEvaluationsRequest(_message.Message):
-    """Asks for evaluations."""
+    """Request of ListEvaluations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1014,9 +1022,9 @@ class ListEvaluationsRequest(_message.Message):
     agent: _builtins.str
     """Only of this agent. Unset: of all."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response."""
+    """From an earlier response. Unset: the first page."""
     def __init__(
         self,
         *,
@@ -1063,7 +1071,7 @@ Global___ListEvaluationsResponse: _TypeAlias = ListEvaluationsResponse  # noqa: 
 
 @_typing.final
 class WatchLeaderboardRequest(_message.Message):
-    """Asks for changes of the ranking."""
+    """Request of WatchLeaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1072,7 +1080,7 @@ class WatchLeaderboardRequest(_message.Message):
     name: _builtins.str
     """Leaderboard. Required."""
     after_revision: _builtins.int
-    """Only revisions after this one. 0: the present one first."""
+    """Only revisions after this one. 0: begins with the present one."""
     def __init__(
         self,
         *,
@@ -1096,7 +1104,7 @@ class WatchLeaderboardResponse(_message.Message):
     LEADERBOARD_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
-    """Set on a stream that the server is about to end: reconnect."""
+    """The server ends the stream soon: reconnect."""
     @_builtins.property
     def leaderboard(self) -> Global___Leaderboard:
         """The leaderboard."""
@@ -1117,7 +1125,7 @@ Global___WatchLeaderboardResponse: _TypeAlias = WatchLeaderboardResponse  # noqa
 
 @_typing.final
 class GetStatisticsRequest(_message.Message):
-    """Asks for statistics."""
+    """Request of GetStatistics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1126,7 +1134,7 @@ class GetStatisticsRequest(_message.Message):
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     algorithm: _builtins.str
-    """Only elites of this algorithm. Unset: the algorithm with most elites."""
+    """Only elites of this algorithm. Unset: the algorithm with the most elites."""
     def __init__(
         self,
         *,
@@ -1162,7 +1170,7 @@ class GetStatisticsResponse(_message.Message):
 
     @_builtins.property
     def mean(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Mean of each (of its logarithm where the search is logarithmic)."""
+        """Mean of each hyperparameter, or of its logarithm if the search is logarithmic."""
 
     @_builtins.property
     def covariance(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -1174,11 +1182,11 @@ class GetStatisticsResponse(_message.Message):
 
     @_builtins.property
     def variance(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Variance of each, the matrix's diagonal."""
+        """Variance of each: the diagonal of the matrix."""
 
     @_builtins.property
     def logarithmic(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
-        """Whether each is searched in its logarithm."""
+        """Whether each is searched logarithmically."""
 
     def __init__(
         self,
@@ -1201,7 +1209,7 @@ Global___GetStatisticsResponse: _TypeAlias = GetStatisticsResponse  # noqa: Y015
 
 @_typing.final
 class LineageStatistics(_message.Message):
-    """How a lineage does."""
+    """Statistics of a lineage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1213,11 +1221,11 @@ class LineageStatistics(_message.Message):
     lineage: _builtins.str
     """The oldest ancestor's name."""
     agent_count: _builtins.int
-    """Its agents so far."""
+    """Number of its agents so far."""
     best_score: _builtins.float
     """Best score."""
     improvement: _builtins.float
-    """Growth of the best score for each device second, over the last rungs."""
+    """Increase of the best score for each device second, over the last rungs."""
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
         """Device seconds spent."""
@@ -1241,7 +1249,7 @@ Global___LineageStatistics: _TypeAlias = LineageStatistics  # noqa: Y015
 
 @_typing.final
 class SetAliasRequest(_message.Message):
-    """Sets an alias."""
+    """Request of SetAlias."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1256,14 +1264,16 @@ class SetAliasRequest(_message.Message):
     alias: _builtins.str
     """A DNS label. Required."""
     agent: _builtins.str
-    """The agent whose candidate it points at. Empty: removes the alias."""
+    """The agent to whose candidate it points. Empty: removes the alias."""
     reason: _builtins.str
-    """Why, for the history."""
+    """The reason, for the history."""
     request_id: _builtins.str
-    """The same request again changes nothing."""
+    """Repeating a request has no effect."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
-        """What it points at exactly; with it the agent may be one of another job. Unset: the agent's candidate on this leaderboard."""
+        """The exact checkpoint. With it the agent may belong to another job. Unset: the agent's candidate on this
+        leaderboard.
+        """
 
     def __init__(
         self,
@@ -1285,14 +1295,14 @@ Global___SetAliasRequest: _TypeAlias = SetAliasRequest  # noqa: Y015
 
 @_typing.final
 class SetAliasResponse(_message.Message):
-    """Done."""
+    """The alias is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def change(self) -> Global___AliasChange:
-        """The new entry of the history."""
+        """The new entry in the history."""
 
     def __init__(
         self,
@@ -1309,7 +1319,7 @@ Global___SetAliasResponse: _TypeAlias = SetAliasResponse  # noqa: Y015
 
 @_typing.final
 class AliasChange(_message.Message):
-    """One entry of an alias's history."""
+    """An entry in an alias's history."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1321,16 +1331,16 @@ class AliasChange(_message.Message):
     alias: _builtins.str
     """Alias."""
     agent: _builtins.str
-    """The agent that it points at from then on, of this job or of another; empty for none."""
+    """The agent to which it points from then on, of this job or of another. Empty: none."""
     reason: _builtins.str
-    """Why."""
+    """The reason."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
         """The candidate's checkpoint."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """The time."""
 
     def __init__(
         self,
@@ -1351,7 +1361,7 @@ Global___AliasChange: _TypeAlias = AliasChange  # noqa: Y015
 
 @_typing.final
 class ListAliasHistoryRequest(_message.Message):
-    """Asks for an alias's history."""
+    """Request of ListAliasHistory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1364,9 +1374,9 @@ class ListAliasHistoryRequest(_message.Message):
     alias: _builtins.str
     """Alias. Unset: all."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response."""
+    """From an earlier response. Unset: the first page."""
     def __init__(
         self,
         *,
@@ -1413,7 +1423,7 @@ Global___ListAliasHistoryResponse: _TypeAlias = ListAliasHistoryResponse  # noqa
 
 @_typing.final
 class ForkAgentRequest(_message.Message):
-    """Asks for an agent that begins as another one."""
+    """Request of ForkAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1443,15 +1453,17 @@ class ForkAgentRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The parent: `projects/p/jobs/j/agents/a`. Its best judged checkpoint is copied, its newest one where none was judged. Required."""
+    """The parent: `projects/p/jobs/j/agents/a`. Its best evaluated checkpoint is copied, or the newest if none was
+    evaluated. Required.
+    """
     request_id: _builtins.str
-    """Random, chosen by the caller: the same request again gives the same agent. At most 200 characters. Required."""
+    """Random, chosen by the caller. Repeating a request returns the same agent. At most 200 characters. Required."""
     validate_only: _builtins.bool
-    """Only check; nothing is made."""
+    """Only checks the request; creates nothing."""
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
-        """What the new agent has other than its parent. None may change the network; all have to be inside the algorithm's bounds, but need not
-        be where the job searches.
+        """Hyperparameters that differ from the parent's. They must not change the network, and must be inside the algorithm's
+        bounds. They may be outside the job's search ranges.
         """
 
     def __init__(
@@ -1479,7 +1491,7 @@ class ForkAgentResponse(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def agent(self) -> Global___Agent:
-        """The agent; without a name where `validate_only` was set and there was none of this request before."""
+        """The agent. With `validate_only` it has no name, unless an earlier call of this request created it."""
 
     def __init__(
         self,
@@ -1496,16 +1508,16 @@ Global___ForkAgentResponse: _TypeAlias = ForkAgentResponse  # noqa: Y015
 
 @_typing.final
 class PinAgentRequest(_message.Message):
-    """Asks to pin an agent."""
+    """Request of PinAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     UNPIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j/agents/a`. Required."""
+    """Resource name: `projects/p/jobs/j/agents/a`. Required."""
     unpin: _builtins.bool
-    """Unpin it instead."""
+    """Unpins the agent instead."""
     def __init__(
         self,
         *,
@@ -1546,13 +1558,13 @@ Global___PinAgentResponse: _TypeAlias = PinAgentResponse  # noqa: Y015
 
 @_typing.final
 class StopAgentRequest(_message.Message):
-    """Asks to stop an agent."""
+    """Request of StopAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j/agents/a`. Required."""
+    """Resource name: `projects/p/jobs/j/agents/a`. Required."""
     def __init__(
         self,
         *,
@@ -1568,7 +1580,7 @@ Global___StopAgentRequest: _TypeAlias = StopAgentRequest  # noqa: Y015
 
 @_typing.final
 class StopAgentResponse(_message.Message):
-    """Stopped, or to be stopped once its round has ended."""
+    """The agent is stopped, or will be stopped after its round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1592,7 +1604,7 @@ Global___StopAgentResponse: _TypeAlias = StopAgentResponse  # noqa: Y015
 
 @_typing.final
 class DeleteLeaderboardRequest(_message.Message):
-    """Asks to delete a leaderboard."""
+    """Request of DeleteLeaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1614,7 +1626,7 @@ Global___DeleteLeaderboardRequest: _TypeAlias = DeleteLeaderboardRequest  # noqa
 
 @_typing.final
 class DeleteLeaderboardResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class LeaderboardServiceStub:
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator).
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
     """
 
     def __init__(self, channel):
@@ -123,69 +124,71 @@ class LeaderboardServiceStub:
 
 
 class LeaderboardServiceServicer:
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator).
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
     """
 
     def CreateLeaderboard(self, request, context):
-        """Makes the leaderboard of a job. Idempotent by name.
+        """Creates the leaderboard of a job. Idempotent by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ProposeCohort(self, request, context):
-        """Proposes agents for a pod: which to train on, which to replace by what, which to make anew.
-        Idempotent by request_id (the work's id): the stored answer is replayed.
+        """Proposes agents for a pod: agents that continue, agents that replace others, and fresh agents. Idempotent by
+        request_id (the work's id): the stored answer is returned again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitCandidate(self, request, context):
-        """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member).
+        """Reports an agent's round to the updater, which may admit it to the leaderboard. Idempotent by request_id (lease and
+        member).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordEvaluations(self, request, context):
-        """Adds evaluations to the history. Each is stored once, by its id.
+        """Adds evaluations to the history. Each id is stored once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Exchange(self, request, context):
-        """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
-        Errors: those of the first one that is refused.
+        """Makes several of the three calls above for one leaderboard, in order, all or none. Each is idempotent as it is
+        alone. Errors: those of the first refused call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLeaderboard(self, request, context):
-        """The ranked candidates.
+        """Returns the ranked candidates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgents(self, request, context):
-        """All agents of a leaderboard, ranked or not, oldest first.
+        """Lists all agents of a leaderboard, ranked or not, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgent(self, request, context):
-        """One agent with its lineage. Errors: NOT_FOUND.
+        """Returns one agent with its lineage. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvaluations(self, request, context):
-        """Evaluations, oldest first.
+        """Lists evaluations, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,51 +202,52 @@ class LeaderboardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatistics(self, request, context):
-        """Mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement.
+        """Returns mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetAlias(self, request, context):
-        """Points a name (`champion`) at a candidate; the former one stays in the history.
+        """Points an alias (`champion`) at a candidate. The former one stays in the history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAliasHistory(self, request, context):
-        """Where an alias has pointed, newest first.
+        """Lists the candidates to which an alias has pointed, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkAgent(self, request, context):
-        """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
-        population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
-        (NO_CHECKPOINT) where there are no weights yet.
+        """Creates an agent from another agent's weights, with some hyperparameters changed. It leads the next cohort of its
+        shape, and may exceed the population. Idempotent by request_id. Errors: INVALID_ARGUMENT with every wrong
+        hyperparameter; FAILED_PRECONDITION (NO_CHECKPOINT) if the parent has no weights yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinAgent(self, request, context):
-        """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED).
+        """Pins an agent: it is not replaced until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopAgent(self, request, context):
-        """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED).
+        """Stops an agent: it is not trained again. A round in progress ends as usual. Errors: FAILED_PRECONDITION
+        (AGENT_ENDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteLeaderboard(self, request, context):
-        """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds.
+        """Deletes a leaderboard with all its data. Deleting a missing leaderboard succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -346,7 +350,8 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LeaderboardService:
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator).
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
     """
 
     @staticmethod

@@ -27,103 +27,117 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LeaderboardServiceStub:
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator)."""
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LeaderboardServiceAsyncStub: ...
     CreateLeaderboard: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.CreateLeaderboardRequest, _leaderboard_service_pb2.CreateLeaderboardResponse]
-    """Makes the leaderboard of a job. Idempotent by name."""
+    """Creates the leaderboard of a job. Idempotent by name."""
     ProposeCohort: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ProposeCohortRequest, _leaderboard_service_pb2.ProposeCohortResponse]
-    """Proposes agents for a pod: which to train on, which to replace by what, which to make anew.
-    Idempotent by request_id (the work's id): the stored answer is replayed.
+    """Proposes agents for a pod: agents that continue, agents that replace others, and fresh agents. Idempotent by
+    request_id (the work's id): the stored answer is returned again.
     """
     SubmitCandidate: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.SubmitCandidateRequest, _leaderboard_service_pb2.SubmitCandidateResponse]
-    """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member)."""
+    """Reports an agent's round to the updater, which may admit it to the leaderboard. Idempotent by request_id (lease and
+    member).
+    """
     RecordEvaluations: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.RecordEvaluationsRequest, _leaderboard_service_pb2.RecordEvaluationsResponse]
-    """Adds evaluations to the history. Each is stored once, by its id."""
+    """Adds evaluations to the history. Each id is stored once."""
     Exchange: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ExchangeRequest, _leaderboard_service_pb2.ExchangeResponse]
-    """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
-    Errors: those of the first one that is refused.
+    """Makes several of the three calls above for one leaderboard, in order, all or none. Each is idempotent as it is
+    alone. Errors: those of the first refused call.
     """
     GetLeaderboard: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetLeaderboardRequest, _leaderboard_service_pb2.GetLeaderboardResponse]
-    """The ranked candidates."""
+    """Returns the ranked candidates."""
     ListAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAgentsRequest, _leaderboard_service_pb2.ListAgentsResponse]
-    """All agents of a leaderboard, ranked or not, oldest first."""
+    """Lists all agents of a leaderboard, ranked or not, oldest first."""
     GetAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetAgentRequest, _leaderboard_service_pb2.GetAgentResponse]
-    """One agent with its lineage. Errors: NOT_FOUND."""
+    """Returns one agent with its lineage. Errors: NOT_FOUND."""
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListEvaluationsRequest, _leaderboard_service_pb2.ListEvaluationsResponse]
-    """Evaluations, oldest first."""
+    """Lists evaluations, oldest first."""
     WatchLeaderboard: _grpc.UnaryStreamMultiCallable[_leaderboard_service_pb2.WatchLeaderboardRequest, _leaderboard_service_pb2.WatchLeaderboardResponse]
     """Streams the ranking whenever it changes, until the leaderboard is deleted or the server drains."""
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetStatisticsRequest, _leaderboard_service_pb2.GetStatisticsResponse]
-    """Mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
+    """Returns mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
     SetAlias: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.SetAliasRequest, _leaderboard_service_pb2.SetAliasResponse]
-    """Points a name (`champion`) at a candidate; the former one stays in the history."""
+    """Points an alias (`champion`) at a candidate. The former one stays in the history."""
     ListAliasHistory: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAliasHistoryRequest, _leaderboard_service_pb2.ListAliasHistoryResponse]
-    """Where an alias has pointed, newest first."""
+    """Lists the candidates to which an alias has pointed, newest first."""
     ForkAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ForkAgentRequest, _leaderboard_service_pb2.ForkAgentResponse]
-    """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
-    population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
-    (NO_CHECKPOINT) where there are no weights yet.
+    """Creates an agent from another agent's weights, with some hyperparameters changed. It leads the next cohort of its
+    shape, and may exceed the population. Idempotent by request_id. Errors: INVALID_ARGUMENT with every wrong
+    hyperparameter; FAILED_PRECONDITION (NO_CHECKPOINT) if the parent has no weights yet.
     """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.PinAgentRequest, _leaderboard_service_pb2.PinAgentResponse]
-    """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    """Pins an agent: it is not replaced until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
     StopAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.StopAgentRequest, _leaderboard_service_pb2.StopAgentResponse]
-    """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    """Stops an agent: it is not trained again. A round in progress ends as usual. Errors: FAILED_PRECONDITION
+    (AGENT_ENDED).
+    """
     DeleteLeaderboard: _grpc.UnaryUnaryMultiCallable[_leaderboard_service_pb2.DeleteLeaderboardRequest, _leaderboard_service_pb2.DeleteLeaderboardResponse]
-    """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds."""
+    """Deletes a leaderboard with all its data. Deleting a missing leaderboard succeeds."""
 
 @_typing.type_check_only
 class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator)."""
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateLeaderboard: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.CreateLeaderboardRequest, _leaderboard_service_pb2.CreateLeaderboardResponse]  # type: ignore[assignment]
-    """Makes the leaderboard of a job. Idempotent by name."""
+    """Creates the leaderboard of a job. Idempotent by name."""
     ProposeCohort: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ProposeCohortRequest, _leaderboard_service_pb2.ProposeCohortResponse]  # type: ignore[assignment]
-    """Proposes agents for a pod: which to train on, which to replace by what, which to make anew.
-    Idempotent by request_id (the work's id): the stored answer is replayed.
+    """Proposes agents for a pod: agents that continue, agents that replace others, and fresh agents. Idempotent by
+    request_id (the work's id): the stored answer is returned again.
     """
     SubmitCandidate: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.SubmitCandidateRequest, _leaderboard_service_pb2.SubmitCandidateResponse]  # type: ignore[assignment]
-    """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member)."""
+    """Reports an agent's round to the updater, which may admit it to the leaderboard. Idempotent by request_id (lease and
+    member).
+    """
     RecordEvaluations: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.RecordEvaluationsRequest, _leaderboard_service_pb2.RecordEvaluationsResponse]  # type: ignore[assignment]
-    """Adds evaluations to the history. Each is stored once, by its id."""
+    """Adds evaluations to the history. Each id is stored once."""
     Exchange: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ExchangeRequest, _leaderboard_service_pb2.ExchangeResponse]  # type: ignore[assignment]
-    """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
-    Errors: those of the first one that is refused.
+    """Makes several of the three calls above for one leaderboard, in order, all or none. Each is idempotent as it is
+    alone. Errors: those of the first refused call.
     """
     GetLeaderboard: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetLeaderboardRequest, _leaderboard_service_pb2.GetLeaderboardResponse]  # type: ignore[assignment]
-    """The ranked candidates."""
+    """Returns the ranked candidates."""
     ListAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAgentsRequest, _leaderboard_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
-    """All agents of a leaderboard, ranked or not, oldest first."""
+    """Lists all agents of a leaderboard, ranked or not, oldest first."""
     GetAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetAgentRequest, _leaderboard_service_pb2.GetAgentResponse]  # type: ignore[assignment]
-    """One agent with its lineage. Errors: NOT_FOUND."""
+    """Returns one agent with its lineage. Errors: NOT_FOUND."""
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListEvaluationsRequest, _leaderboard_service_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
-    """Evaluations, oldest first."""
+    """Lists evaluations, oldest first."""
     WatchLeaderboard: _aio.UnaryStreamMultiCallable[_leaderboard_service_pb2.WatchLeaderboardRequest, _leaderboard_service_pb2.WatchLeaderboardResponse]  # type: ignore[assignment]
     """Streams the ranking whenever it changes, until the leaderboard is deleted or the server drains."""
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.GetStatisticsRequest, _leaderboard_service_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
+    """Returns mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
     SetAlias: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.SetAliasRequest, _leaderboard_service_pb2.SetAliasResponse]  # type: ignore[assignment]
-    """Points a name (`champion`) at a candidate; the former one stays in the history."""
+    """Points an alias (`champion`) at a candidate. The former one stays in the history."""
     ListAliasHistory: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ListAliasHistoryRequest, _leaderboard_service_pb2.ListAliasHistoryResponse]  # type: ignore[assignment]
-    """Where an alias has pointed, newest first."""
+    """Lists the candidates to which an alias has pointed, newest first."""
     ForkAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.ForkAgentRequest, _leaderboard_service_pb2.ForkAgentResponse]  # type: ignore[assignment]
-    """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
-    population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
-    (NO_CHECKPOINT) where there are no weights yet.
+    """Creates an agent from another agent's weights, with some hyperparameters changed. It leads the next cohort of its
+    shape, and may exceed the population. Idempotent by request_id. Errors: INVALID_ARGUMENT with every wrong
+    hyperparameter; FAILED_PRECONDITION (NO_CHECKPOINT) if the parent has no weights yet.
     """
     PinAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.PinAgentRequest, _leaderboard_service_pb2.PinAgentResponse]  # type: ignore[assignment]
-    """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    """Pins an agent: it is not replaced until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
     StopAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.StopAgentRequest, _leaderboard_service_pb2.StopAgentResponse]  # type: ignore[assignment]
-    """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+    """Stops an agent: it is not trained again. A round in progress ends as usual. Errors: FAILED_PRECONDITION
+    (AGENT_ENDED).
+    """
     DeleteLeaderboard: _aio.UnaryUnaryMultiCallable[_leaderboard_service_pb2.DeleteLeaderboardRequest, _leaderboard_service_pb2.DeleteLeaderboardResponse]  # type: ignore[assignment]
-    """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds."""
+    """Deletes a leaderboard with all its data. Deleting a missing leaderboard succeeds."""
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the orchestrator)."""
+    """Ranks the agents of a job and proposes the next ones. Reads: roles client and control. Writes: role control only (the
+    orchestrator).
+    """
 
     @_abc_1.abstractmethod
     def CreateLeaderboard(
@@ -131,7 +145,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.CreateLeaderboardRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.CreateLeaderboardResponse, _abc.Awaitable[_leaderboard_service_pb2.CreateLeaderboardResponse]]:
-        """Makes the leaderboard of a job. Idempotent by name."""
+        """Creates the leaderboard of a job. Idempotent by name."""
 
     @_abc_1.abstractmethod
     def ProposeCohort(
@@ -139,8 +153,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ProposeCohortRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ProposeCohortResponse, _abc.Awaitable[_leaderboard_service_pb2.ProposeCohortResponse]]:
-        """Proposes agents for a pod: which to train on, which to replace by what, which to make anew.
-        Idempotent by request_id (the work's id): the stored answer is replayed.
+        """Proposes agents for a pod: agents that continue, agents that replace others, and fresh agents. Idempotent by
+        request_id (the work's id): the stored answer is returned again.
         """
 
     @_abc_1.abstractmethod
@@ -149,7 +163,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.SubmitCandidateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.SubmitCandidateResponse, _abc.Awaitable[_leaderboard_service_pb2.SubmitCandidateResponse]]:
-        """The updater: reports an agent's round; it may enter the leaderboard. Idempotent by request_id (lease and member)."""
+        """Reports an agent's round to the updater, which may admit it to the leaderboard. Idempotent by request_id (lease and
+        member).
+        """
 
     @_abc_1.abstractmethod
     def RecordEvaluations(
@@ -157,7 +173,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.RecordEvaluationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.RecordEvaluationsResponse, _abc.Awaitable[_leaderboard_service_pb2.RecordEvaluationsResponse]]:
-        """Adds evaluations to the history. Each is stored once, by its id."""
+        """Adds evaluations to the history. Each id is stored once."""
 
     @_abc_1.abstractmethod
     def Exchange(
@@ -165,8 +181,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ExchangeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ExchangeResponse, _abc.Awaitable[_leaderboard_service_pb2.ExchangeResponse]]:
-        """Several of the three calls above, of one leaderboard: carried out in their order, all of them or none. Each is idempotent as it is by itself.
-        Errors: those of the first one that is refused.
+        """Makes several of the three calls above for one leaderboard, in order, all or none. Each is idempotent as it is
+        alone. Errors: those of the first refused call.
         """
 
     @_abc_1.abstractmethod
@@ -175,7 +191,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.GetLeaderboardRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.GetLeaderboardResponse, _abc.Awaitable[_leaderboard_service_pb2.GetLeaderboardResponse]]:
-        """The ranked candidates."""
+        """Returns the ranked candidates."""
 
     @_abc_1.abstractmethod
     def ListAgents(
@@ -183,7 +199,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ListAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ListAgentsResponse, _abc.Awaitable[_leaderboard_service_pb2.ListAgentsResponse]]:
-        """All agents of a leaderboard, ranked or not, oldest first."""
+        """Lists all agents of a leaderboard, ranked or not, oldest first."""
 
     @_abc_1.abstractmethod
     def GetAgent(
@@ -191,7 +207,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.GetAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.GetAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.GetAgentResponse]]:
-        """One agent with its lineage. Errors: NOT_FOUND."""
+        """Returns one agent with its lineage. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListEvaluations(
@@ -199,7 +215,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ListEvaluationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ListEvaluationsResponse, _abc.Awaitable[_leaderboard_service_pb2.ListEvaluationsResponse]]:
-        """Evaluations, oldest first."""
+        """Lists evaluations, oldest first."""
 
     @_abc_1.abstractmethod
     def WatchLeaderboard(
@@ -215,7 +231,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.GetStatisticsResponse, _abc.Awaitable[_leaderboard_service_pb2.GetStatisticsResponse]]:
-        """Mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
+        """Returns mean, variance and covariance of the elites' hyperparameters, and each lineage's improvement."""
 
     @_abc_1.abstractmethod
     def SetAlias(
@@ -223,7 +239,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.SetAliasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.SetAliasResponse, _abc.Awaitable[_leaderboard_service_pb2.SetAliasResponse]]:
-        """Points a name (`champion`) at a candidate; the former one stays in the history."""
+        """Points an alias (`champion`) at a candidate. The former one stays in the history."""
 
     @_abc_1.abstractmethod
     def ListAliasHistory(
@@ -231,7 +247,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ListAliasHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ListAliasHistoryResponse, _abc.Awaitable[_leaderboard_service_pb2.ListAliasHistoryResponse]]:
-        """Where an alias has pointed, newest first."""
+        """Lists the candidates to which an alias has pointed, newest first."""
 
     @_abc_1.abstractmethod
     def ForkAgent(
@@ -239,9 +255,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.ForkAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.ForkAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.ForkAgentResponse]]:
-        """Makes an agent from another's weights, with some hyperparameters changed: it waits, and leads the next cohort of its shape, beyond the
-        population where that is full. Idempotent by request_id. Errors: INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION
-        (NO_CHECKPOINT) where there are no weights yet.
+        """Creates an agent from another agent's weights, with some hyperparameters changed. It leads the next cohort of its
+        shape, and may exceed the population. Idempotent by request_id. Errors: INVALID_ARGUMENT with every wrong
+        hyperparameter; FAILED_PRECONDITION (NO_CHECKPOINT) if the parent has no weights yet.
         """
 
     @_abc_1.abstractmethod
@@ -250,7 +266,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.PinAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.PinAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.PinAgentResponse]]:
-        """Pins an agent: no other takes its place until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+        """Pins an agent: it is not replaced until it is unpinned. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
 
     @_abc_1.abstractmethod
     def StopAgent(
@@ -258,7 +274,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.StopAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.StopAgentResponse, _abc.Awaitable[_leaderboard_service_pb2.StopAgentResponse]]:
-        """Stops an agent: no pod gets it again. A round that is under way ends as usual. Errors: FAILED_PRECONDITION (AGENT_ENDED)."""
+        """Stops an agent: it is not trained again. A round in progress ends as usual. Errors: FAILED_PRECONDITION
+        (AGENT_ENDED).
+        """
 
     @_abc_1.abstractmethod
     def DeleteLeaderboard(
@@ -266,6 +284,6 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_service_pb2.DeleteLeaderboardRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_service_pb2.DeleteLeaderboardResponse, _abc.Awaitable[_leaderboard_service_pb2.DeleteLeaderboardResponse]]:
-        """Deletes a leaderboard with all that belongs to it. Deleting one that is not there succeeds."""
+        """Deletes a leaderboard with all its data. Deleting a missing leaderboard succeeds."""
 
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

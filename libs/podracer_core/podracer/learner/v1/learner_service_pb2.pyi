@@ -37,7 +37,7 @@ class _LearnerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LearnerS
     LEARNER_STATE_BUSY: _LearnerState.ValueType  # 3
     """Evaluates or inspects on request."""
     LEARNER_STATE_DRAINING: _LearnerState.ValueType  # 4
-    """Is about to stop."""
+    """Stops soon."""
 
 class LearnerState(_LearnerState, metaclass=_LearnerStateEnumTypeWrapper):
     """State of a learner."""
@@ -51,12 +51,12 @@ LEARNER_STATE_TRAINING: LearnerState.ValueType  # 2
 LEARNER_STATE_BUSY: LearnerState.ValueType  # 3
 """Evaluates or inspects on request."""
 LEARNER_STATE_DRAINING: LearnerState.ValueType  # 4
-"""Is about to stop."""
+"""Stops soon."""
 Global___LearnerState: _TypeAlias = LearnerState  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks what the learner does."""
+    """Request of GetStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -73,7 +73,7 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
-    """What the learner does."""
+    """The learner's status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -92,7 +92,7 @@ class GetStatusResponse(_message.Message):
     state: Global___LearnerState.ValueType
     """State."""
     lease: _builtins.str
-    """Lease that it holds; unset without one."""
+    """The lease that it holds. Unset: none."""
     fence: _builtins.int
     """Its fence."""
     updates: _builtins.int
@@ -143,7 +143,7 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 
 @_typing.final
 class FetchPolicyRequest(_message.Message):
-    """Asks for an actor."""
+    """Request of FetchPolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -165,7 +165,7 @@ Global___FetchPolicyRequest: _TypeAlias = FetchPolicyRequest  # noqa: Y015
 
 @_typing.final
 class FetchPolicyResponse(_message.Message):
-    """A piece of an actor."""
+    """Part of an actor."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -177,7 +177,7 @@ class FetchPolicyResponse(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of one of them."""
+        """Part of one of the tensors."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ Global___FetchPolicyResponse: _TypeAlias = FetchPolicyResponse  # noqa: Y015
 
 @_typing.final
 class PolicySnapshot(_message.Message):
-    """An actor with the normalizer that it goes with."""
+    """An actor with its normalizer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -252,7 +252,7 @@ Global___PolicySnapshot: _TypeAlias = PolicySnapshot  # noqa: Y015
 
 @_typing.final
 class FuseRequest(_message.Message):
-    """From a follower. The first message is `join`; then, once an epoch, `contribution` (and chunks)."""
+    """Sent by a follower. The first message is `join`. Then, once an epoch, `contribution` and its chunks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -270,11 +270,11 @@ class FuseRequest(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of a tensor."""
+        """Part of a tensor."""
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Hands a slot back."""
+        """Returns a slot."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class JoinFusion(_message.Message):
 
     @_builtins.property
     def carriers(self) -> _tensor_pb2.CarrierOffer:
-        """What it can receive."""
+        """Carriers that it supports."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ Global___JoinFusion: _TypeAlias = JoinFusion  # noqa: Y015
 
 @_typing.final
 class FusionContribution(_message.Message):
-    """What one learner brings to a fusion."""
+    """The contribution of one learner to a fusion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -388,14 +388,16 @@ class FusionContribution(_message.Message):
     epoch: _builtins.int
     """Number of the fusion, counted from 1."""
     sample_count: _builtins.int
-    """Samples that it trained on since the last one: its weight in a weighted mean."""
+    """Samples that it trained on since the last fusion: its weight in a weighted mean."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
         """Parameters by name, [M, …]."""
 
     @_builtins.property
     def normalizer_delta(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """Growth of the normalizer's statistics since the last fusion (count, mean, sum of squared deviations), so that nothing is counted twice."""
+        """Change of the normalizer's statistics since the last fusion (count, mean, sum of squared deviations), so that no
+        sample counts twice.
+        """
 
     @_builtins.property
     def env_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -420,7 +422,7 @@ Global___FusionContribution: _TypeAlias = FusionContribution  # noqa: Y015
 
 @_typing.final
 class FuseResponse(_message.Message):
-    """From the lead."""
+    """Sent by the lead."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -431,7 +433,7 @@ class FuseResponse(_message.Message):
     SLOT_RETURN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___FusionResult:
-        """Where things stand, on joining."""
+        """The present state, for a follower that joins."""
 
     @_builtins.property
     def result(self) -> Global___FusionResult:
@@ -439,15 +441,15 @@ class FuseResponse(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of a tensor."""
+        """Part of a tensor."""
 
     @_builtins.property
     def end(self) -> Global___FusionEnd:
-        """The round is over: lease again."""
+        """The round is over: the follower leases again."""
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Hands a slot back."""
+        """Returns a slot."""
 
     def __init__(
         self,
@@ -522,7 +524,7 @@ class FusionResult(_message.Message):
     RANKS_FIELD_NUMBER: _builtins.int
     CARRIER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Number of the fusion; a follower that was left out sees a number ahead of its own."""
+    """Number of the fusion. A follower that was left out sees a number above its own."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
         """Parameters by name, [M, …]."""
@@ -533,11 +535,11 @@ class FusionResult(_message.Message):
 
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ranks whose contributions are in it."""
+        """Ranks whose contributions are included."""
 
     @_builtins.property
     def carrier(self) -> _tensor_pb2.CarrierChoice:
-        """Carrier of the tensors from here on; set on joining."""
+        """Carrier of the tensors from now on. Set when a follower joins."""
 
     def __init__(
         self,
@@ -564,7 +566,7 @@ class FusionEnd(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why."""
+    """The reason."""
     def __init__(
         self,
         *,
@@ -580,14 +582,14 @@ Global___FusionEnd: _TypeAlias = FusionEnd  # noqa: Y015
 
 @_typing.final
 class CheckpointRequest(_message.Message):
-    """Asks for a checkpoint."""
+    """Request of Checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Members' agents. Empty: all. Who is named twice comes once."""
+        """The members' agents. Empty: all. An agent that is named twice is written once."""
 
     def __init__(
         self,
@@ -611,7 +613,7 @@ class CheckpointResponse(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.CheckpointReference]:
-        """In the order of the members asked for."""
+        """In the order of the requested members."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LearnerServiceStub:
-    """A learner, as its peers and people see it. It leases work by itself (podracer.orchestrator.v1.PodService).
+    """Calls that a learner serves. It gets its work from podracer.orchestrator.v1.PodService.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,33 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """A learner, as its peers and people see it. It leases work by itself (podracer.orchestrator.v1.PodService).
+    """Calls that a learner serves. It gets its work from podracer.orchestrator.v1.PodService.
     """
 
     def GetStatus(self, request, context):
-        """What the learner does now (roles pod, client).
+        """Returns what the learner is doing (roles pod, client).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchPolicy(self, request, context):
-        """The newest actor of a member, or of all (role pod).
+        """Returns the newest actor of one member or of all members (role pod).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fuse(self, request_iterator, context):
-        """A follower brings its parameters and gets the fused ones; called once an epoch (role pod). Errors: ABORTED (FENCED) for another lease's fence.
+        """A follower sends its parameters and receives the fused ones, once an epoch (role pod). Errors: ABORTED (FENCED) for
+        the fence of another lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Checkpoint(self, request, context):
-        """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION while it holds no lease.
+        """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION if the learner has no lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +122,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """A learner, as its peers and people see it. It leases work by itself (podracer.orchestrator.v1.PodService).
+    """Calls that a learner serves. It gets its work from podracer.orchestrator.v1.PodService.
     """
 
     @staticmethod

@@ -40,7 +40,7 @@ class _ArtifactKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Artifact
     """A data set."""
 
 class ArtifactKind(_ArtifactKind, metaclass=_ArtifactKindEnumTypeWrapper):
-    """What an artifact is."""
+    """Kind of an artifact."""
 
 ARTIFACT_KIND_UNSPECIFIED: ArtifactKind.ValueType  # 0
 """Not set."""
@@ -58,7 +58,7 @@ Global___ArtifactKind: _TypeAlias = ArtifactKind  # noqa: Y015
 
 @_typing.final
 class Artifact(_message.Message):
-    """One or several stored files under a name."""
+    """One or more stored files with a common name."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -74,14 +74,14 @@ class Artifact(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Kind."""
     size_bytes: _builtins.int
-    """Bytes of all files."""
+    """Total size of all files, in bytes."""
     uri: _builtins.str
     """Object key or key prefix in the store."""
     sha256: _builtins.str
     """SHA-256 of the only file, or of the manifest of several."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArtifactFile]:
-        """Its files; their paths are relative, with `/`, without `..`."""
+        """Its files. Paths are relative, with `/` and without `..`."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -118,7 +118,7 @@ class ArtifactFile(_message.Message):
     path: _builtins.str
     """Path below the artifact."""
     size_bytes: _builtins.int
-    """Length."""
+    """Length in bytes."""
     sha256: _builtins.str
     """SHA-256 of its bytes, 64 lower-case hexadecimal digits."""
     def __init__(
@@ -138,7 +138,7 @@ Global___ArtifactFile: _TypeAlias = ArtifactFile  # noqa: Y015
 
 @_typing.final
 class UploadRequest(_message.Message):
-    """A piece of an upload."""
+    """Part of an upload."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,7 +148,7 @@ class UploadRequest(_message.Message):
     """At most 1 MiB."""
     @_builtins.property
     def header(self) -> Global___UploadHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -187,18 +187,19 @@ class UploadHeader(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Kind. Required."""
     size_bytes: _builtins.int
-    """Length. Required; at most 1 GiB, of CODE 64 MiB."""
+    """Length in bytes. Required; at most 1 GiB, or 64 MiB for CODE."""
     sha256: _builtins.str
     """SHA-256 of all bytes. Required."""
     request_id: _builtins.str
-    """The same request again returns the same artifact."""
+    """Repeating a request returns the same artifact."""
     replace: _builtins.bool
-    """Other content of the same kind that the name stands for is replaced, once these bytes are stored. Jobs that were given the former
-    bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS.
+    """Replaces other content of the same kind under this name, once these bytes are stored. Jobs that use the former
+    bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS
+    if the name has other content.
     """
     replaced_sha256: _builtins.str
-    """With `replace`: replace only content of this SHA-256, else ABORTED (ARTIFACT_CHANGED). A caller that adds to what it
-    has read then loses nothing that others have added since. Unset: replace any content.
+    """With `replace`: replaces only content with this SHA-256; otherwise ABORTED (ARTIFACT_CHANGED). A caller that reads,
+    extends and stores a data set thus never overwrites what others have added. Unset: replaces any content.
     """
     def __init__(
         self,
@@ -246,15 +247,15 @@ Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 
 @_typing.final
 class DownloadRequest(_message.Message):
-    """Asks for bytes."""
+    """Request of Download."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Resource name. `projects/p/jobs/j/checkpoints/best` is the checkpoint of what the job has come to: its best
-    candidate, or what that became where `retrain` trained it once more; of a continuous job its champion. Required.
+    """Resource name. `projects/p/jobs/j/checkpoints/best` is the checkpoint of the job's result: its best candidate, the
+    retrained candidate with `retrain`, or the champion of a continuous job. Required.
     """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -276,7 +277,7 @@ Global___DownloadRequest: _TypeAlias = DownloadRequest  # noqa: Y015
 
 @_typing.final
 class DownloadResponse(_message.Message):
-    """A piece of a download."""
+    """Part of a download."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -291,7 +292,7 @@ class DownloadResponse(_message.Message):
 
     @_builtins.property
     def artifact(self) -> Global___Artifact:
-        """Comes first: the artifact as a whole."""
+        """The whole artifact. Comes first."""
 
     def __init__(
         self,
@@ -312,7 +313,7 @@ Global___DownloadResponse: _TypeAlias = DownloadResponse  # noqa: Y015
 
 @_typing.final
 class GetArtifactRequest(_message.Message):
-    """Asks for a description."""
+    """Request of GetArtifact."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -358,7 +359,7 @@ Global___GetArtifactResponse: _TypeAlias = GetArtifactResponse  # noqa: Y015
 
 @_typing.final
 class ListArtifactsRequest(_message.Message):
-    """Asks for artifacts."""
+    """Request of ListArtifacts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,9 +372,9 @@ class ListArtifactsRequest(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Only of this kind. Unset: all."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response."""
+    """From an earlier response. Unset: the first page."""
     def __init__(
         self,
         *,
@@ -420,7 +421,7 @@ Global___ListArtifactsResponse: _TypeAlias = ListArtifactsResponse  # noqa: Y015
 
 @_typing.final
 class DeleteArtifactRequest(_message.Message):
-    """Asks to delete an artifact."""
+    """Request of DeleteArtifact."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,7 +443,7 @@ Global___DeleteArtifactRequest: _TypeAlias = DeleteArtifactRequest  # noqa: Y015
 
 @_typing.final
 class DeleteArtifactResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

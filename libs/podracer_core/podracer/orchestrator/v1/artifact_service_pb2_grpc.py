@@ -67,8 +67,9 @@ class ArtifactServiceServicer:
     """
 
     def Upload(self, request_iterator, context):
-        """Stores an artifact. The first message carries the header, the others its bytes; it exists once the response has come.
-        Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the limits.
+        """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
+        response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
+        limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,15 +90,15 @@ class ArtifactServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListArtifacts(self, request, context):
-        """The artifacts below a project or a job.
+        """Lists the artifacts of a project or a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteArtifact(self, request, context):
-        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
-        a job needs its code and data until it is deleted.
+        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) if a job, an alias or a leaderboard
+        needs it. A job needs its code and data until the job is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,18 +34,19 @@ class ArtifactServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ArtifactServiceAsyncStub: ...
     Upload: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.UploadRequest, _artifact_service_pb2.UploadResponse]
-    """Stores an artifact. The first message carries the header, the others its bytes; it exists once the response has come.
-    Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the limits.
+    """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
+    response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
+    limits.
     """
     Download: _grpc.UnaryStreamMultiCallable[_artifact_service_pb2.DownloadRequest, _artifact_service_pb2.DownloadResponse]
     """Streams an artifact's files one after the other: a header, then its bytes. Errors: NOT_FOUND, DATA_LOSS."""
     GetArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.GetArtifactRequest, _artifact_service_pb2.GetArtifactResponse]
     """Describes an artifact. Errors: NOT_FOUND."""
     ListArtifacts: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]
-    """The artifacts below a project or a job."""
+    """Lists the artifacts of a project or a job."""
     DeleteArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]
-    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
-    a job needs its code and data until it is deleted.
+    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) if a job, an alias or a leaderboard
+    needs it. A job needs its code and data until the job is deleted.
     """
 
 @_typing.type_check_only
@@ -54,18 +55,19 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Upload: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.UploadRequest, _artifact_service_pb2.UploadResponse]  # type: ignore[assignment]
-    """Stores an artifact. The first message carries the header, the others its bytes; it exists once the response has come.
-    Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the limits.
+    """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
+    response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
+    limits.
     """
     Download: _aio.UnaryStreamMultiCallable[_artifact_service_pb2.DownloadRequest, _artifact_service_pb2.DownloadResponse]  # type: ignore[assignment]
     """Streams an artifact's files one after the other: a header, then its bytes. Errors: NOT_FOUND, DATA_LOSS."""
     GetArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.GetArtifactRequest, _artifact_service_pb2.GetArtifactResponse]  # type: ignore[assignment]
     """Describes an artifact. Errors: NOT_FOUND."""
     ListArtifacts: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]  # type: ignore[assignment]
-    """The artifacts below a project or a job."""
+    """Lists the artifacts of a project or a job."""
     DeleteArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]  # type: ignore[assignment]
-    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
-    a job needs its code and data until it is deleted.
+    """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) if a job, an alias or a leaderboard
+    needs it. A job needs its code and data until the job is deleted.
     """
 
 class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -77,8 +79,9 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_artifact_service_pb2.UploadRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.UploadResponse, _abc.Awaitable[_artifact_service_pb2.UploadResponse]]:
-        """Stores an artifact. The first message carries the header, the others its bytes; it exists once the response has come.
-        Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the limits.
+        """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
+        response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
+        limits.
         """
 
     @_abc_1.abstractmethod
@@ -103,7 +106,7 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.ListArtifactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.ListArtifactsResponse, _abc.Awaitable[_artifact_service_pb2.ListArtifactsResponse]]:
-        """The artifacts below a project or a job."""
+        """Lists the artifacts of a project or a job."""
 
     @_abc_1.abstractmethod
     def DeleteArtifact(
@@ -111,8 +114,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.DeleteArtifactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.DeleteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.DeleteArtifactResponse]]:
-        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) for one that a job, an alias or a leaderboard needs:
-        a job needs its code and data until it is deleted.
+        """Deletes an uploaded artifact. Errors: FAILED_PRECONDITION (ARTIFACT_IN_USE) if a job, an alias or a leaderboard
+        needs it. A job needs its code and data until the job is deleted.
         """
 
 def add_ArtifactServiceServicer_to_server(servicer: ArtifactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

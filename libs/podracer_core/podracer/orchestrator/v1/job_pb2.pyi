@@ -38,20 +38,20 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_VALIDATING: _JobState.ValueType  # 1
     """The environment is being inspected; no agent exists yet."""
     JOB_STATE_PENDING: _JobState.ValueType  # 2
-    """Accepted; no pod has leased work of it yet."""
+    """Accepted. No pod has leased its work yet."""
     JOB_STATE_RUNNING: _JobState.ValueType  # 3
-    """At least one pod has worked for it."""
+    """At least one pod has worked for the job."""
     JOB_STATE_SUSPENDED: _JobState.ValueType  # 4
-    """Stopped by its user or by an interrupted run; goes on when resumed."""
+    """Stopped by its user or by an interrupted run. Continues when resumed."""
     JOB_STATE_SUCCEEDED: _JobState.ValueType  # 5
     """The objective was met, or the budget was used."""
     JOB_STATE_FAILED: _JobState.ValueType  # 6
-    """Cannot go on; `problem` says why."""
+    """Cannot continue; `problem` gives the reason."""
     JOB_STATE_CANCELLED: _JobState.ValueType  # 7
     """Ended by its user."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
-    """What a user submits, and what becomes of it.
+    """Jobs: their specification and their state.
 
     State of a job. SUCCEEDED, FAILED and CANCELLED are final.
     """
@@ -61,15 +61,15 @@ JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 JOB_STATE_VALIDATING: JobState.ValueType  # 1
 """The environment is being inspected; no agent exists yet."""
 JOB_STATE_PENDING: JobState.ValueType  # 2
-"""Accepted; no pod has leased work of it yet."""
+"""Accepted. No pod has leased its work yet."""
 JOB_STATE_RUNNING: JobState.ValueType  # 3
-"""At least one pod has worked for it."""
+"""At least one pod has worked for the job."""
 JOB_STATE_SUSPENDED: JobState.ValueType  # 4
-"""Stopped by its user or by an interrupted run; goes on when resumed."""
+"""Stopped by its user or by an interrupted run. Continues when resumed."""
 JOB_STATE_SUCCEEDED: JobState.ValueType  # 5
 """The objective was met, or the budget was used."""
 JOB_STATE_FAILED: JobState.ValueType  # 6
-"""Cannot go on; `problem` says why."""
+"""Cannot continue; `problem` gives the reason."""
 JOB_STATE_CANCELLED: JobState.ValueType  # 7
 """Ended by its user."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
@@ -81,19 +81,19 @@ class _JobOutcome:
 class _JobOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOutcome.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_OUTCOME_UNSPECIFIED: _JobOutcome.ValueType  # 0
-    """Not ended, or not well."""
+    """Not ended, or not successful."""
     JOB_OUTCOME_TARGET_REACHED: _JobOutcome.ValueType  # 1
-    """A candidate passed the target."""
+    """A candidate reached the target."""
     JOB_OUTCOME_BUDGET_USED: _JobOutcome.ValueType  # 2
     """Environment steps, time or cost are used up."""
 
 class JobOutcome(_JobOutcome, metaclass=_JobOutcomeEnumTypeWrapper):
-    """Why a job ended well."""
+    """Why a job succeeded."""
 
 JOB_OUTCOME_UNSPECIFIED: JobOutcome.ValueType  # 0
-"""Not ended, or not well."""
+"""Not ended, or not successful."""
 JOB_OUTCOME_TARGET_REACHED: JobOutcome.ValueType  # 1
-"""A candidate passed the target."""
+"""A candidate reached the target."""
 JOB_OUTCOME_BUDGET_USED: JobOutcome.ValueType  # 2
 """Environment steps, time or cost are used up."""
 Global___JobOutcome: _TypeAlias = JobOutcome  # noqa: Y015
@@ -107,17 +107,17 @@ class _PodLayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodLayout.V
     POD_LAYOUT_UNSPECIFIED: _PodLayout.ValueType  # 0
     """Not set: fused for built-in batched environments, split otherwise."""
     POD_LAYOUT_SPLIT: _PodLayout.ValueType  # 1
-    """Processes of their own."""
+    """Separate processes."""
     POD_LAYOUT_FUSED: _PodLayout.ValueType  # 2
     """The learner alone collects and evaluates in its own process."""
 
 class PodLayout(_PodLayout, metaclass=_PodLayoutEnumTypeWrapper):
-    """How learner, worker and evaluator are laid out."""
+    """How learner, worker and evaluator are distributed over processes."""
 
 POD_LAYOUT_UNSPECIFIED: PodLayout.ValueType  # 0
 """Not set: fused for built-in batched environments, split otherwise."""
 POD_LAYOUT_SPLIT: PodLayout.ValueType  # 1
-"""Processes of their own."""
+"""Separate processes."""
 POD_LAYOUT_FUSED: PodLayout.ValueType  # 2
 """The learner alone collects and evaluates in its own process."""
 Global___PodLayout: _TypeAlias = PodLayout  # noqa: Y015
@@ -131,7 +131,7 @@ class _PodStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodState.Val
     POD_STATE_UNSPECIFIED: _PodState.ValueType  # 0
     """Not set."""
     POD_STATE_STARTING: _PodState.ValueType  # 1
-    """Asked for; no process has leased yet."""
+    """Requested. No process of it has leased yet."""
     POD_STATE_IDLE: _PodState.ValueType  # 2
     """Waiting for work."""
     POD_STATE_WORKING: _PodState.ValueType  # 3
@@ -139,7 +139,7 @@ class _PodStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodState.Val
     POD_STATE_DRAINING: _PodState.ValueType  # 4
     """Told to finish."""
     POD_STATE_LOST: _PodState.ValueType  # 5
-    """Lost: its lease expired, or its process died; it may be started again."""
+    """Its lease expired, or its process died. It may be started again."""
     POD_STATE_STOPPED: _PodState.ValueType  # 6
     """Gone for good."""
 
@@ -149,7 +149,7 @@ class PodState(_PodState, metaclass=_PodStateEnumTypeWrapper):
 POD_STATE_UNSPECIFIED: PodState.ValueType  # 0
 """Not set."""
 POD_STATE_STARTING: PodState.ValueType  # 1
-"""Asked for; no process has leased yet."""
+"""Requested. No process of it has leased yet."""
 POD_STATE_IDLE: PodState.ValueType  # 2
 """Waiting for work."""
 POD_STATE_WORKING: PodState.ValueType  # 3
@@ -157,7 +157,7 @@ POD_STATE_WORKING: PodState.ValueType  # 3
 POD_STATE_DRAINING: PodState.ValueType  # 4
 """Told to finish."""
 POD_STATE_LOST: PodState.ValueType  # 5
-"""Lost: its lease expired, or its process died; it may be started again."""
+"""Its lease expired, or its process died. It may be started again."""
 POD_STATE_STOPPED: PodState.ValueType  # 6
 """Gone for good."""
 Global___PodState: _TypeAlias = PodState  # noqa: Y015
@@ -190,24 +190,24 @@ class Job(_message.Message):
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
-    """Unique for ever, also after a job of the same name was deleted. Output only."""
+    """Unique for ever, even after a job of the same name was deleted. Output only."""
     state: Global___JobState.ValueType
-    """Where it stands. Output only."""
+    """Its state. Output only."""
     outcome: Global___JobOutcome.ValueType
     """Set once the job has succeeded. Output only."""
     etag: _builtins.str
-    """Changes with every change of the job; give it to UpdateJob to be refused if another change came first. Output only."""
+    """Changes with every change of the job. UpdateJob with an old etag is refused. Output only."""
     leaderboard: _builtins.str
     """Resource name of its leaderboard: `projects/p/leaderboards/j`. Output only."""
     event_position: _builtins.int
-    """Position of the newest event; give it to WatchJob to go on from here. Output only."""
+    """Position of the newest event. Pass it to WatchJob to continue from here. Output only."""
     parent: _builtins.str
-    """Resource name of the continuous job that has made this one. Unset for any other. Output only."""
+    """Resource name of the continuous job that created this one. Unset for other jobs. Output only."""
     generation: _builtins.int
     """Its number among the generations of `parent`, from 1. Output only."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
-        """What was asked for."""
+        """The job's specification."""
 
     @_builtins.property
     def problem(self) -> _cohort_pb2.Problem:
@@ -215,11 +215,11 @@ class Job(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___JobProgress:
-        """Figures. Output only."""
+        """Its progress. Output only."""
 
     @_builtins.property
     def environment_description(self) -> _environment_pb2.EnvironmentDescription:
-        """What is known of its environment; unset while it is being inspected. Output only."""
+        """Description of its environment. Unset while it is being inspected. Output only."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -235,15 +235,15 @@ class Job(_message.Message):
 
     @_builtins.property
     def ensemble(self) -> Global___Ensemble:
-        """The best candidates acting together; set once the job has ended, where `evolution.ensemble_size` asks for it. Output only."""
+        """The best candidates acting together. Set after the job has ended, if `evolution.ensemble_size` is set. Output only."""
 
     @_builtins.property
     def continuous_status(self) -> Global___ContinuousStatus:
-        """Of a continuous job: where it stands. Output only."""
+        """State of a continuous job. Output only."""
 
     @_builtins.property
     def retrained(self) -> _agent_pb2.Parent:
-        """The best candidate, trained once more; what the job ends with. Set once that is done, where `spec.retrain` asks for it. Output only."""
+        """The retrained best candidate, the job's result. Set after retraining, if `spec.retrain` is set. Output only."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class ContinuousStatus(_message.Message):
-    """Where a continuous job stands."""
+    """State of a continuous job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -291,14 +291,14 @@ class ContinuousStatus(_message.Message):
     generation: _builtins.int
     """Number of the newest generation; 0 before the first."""
     current_job: _builtins.str
-    """Resource name of the job that trains it now. Unset: it waits for the next one to be due."""
+    """Resource name of the generation that trains now. Unset: none; the next one is not due yet."""
     champion_generation: _builtins.int
-    """Generation that the champion comes from; 0 for one that was promoted by hand from elsewhere."""
+    """The champion's generation. 0: a user promoted it from elsewhere."""
     data_sha256: _builtins.str
-    """SHA-256 of the data that the newest generation was given. Unset without a data set by name."""
+    """SHA-256 of the newest generation's data. Unset without a data set by name."""
     @_builtins.property
     def champion(self) -> _agent_pb2.Parent:
-        """The champion: what the alias points at. Unset before the first."""
+        """The champion, to which the alias points. Unset before the first."""
 
     @_builtins.property
     def next_time(self) -> _timestamp_pb2.Timestamp:
@@ -339,7 +339,7 @@ class Ensemble(_message.Message):
 
     @_builtins.property
     def evaluation(self) -> _agent_pb2.Evaluation:
-        """How they did together; its agent is unset."""
+        """The evaluation of all together; its agent is unset."""
 
     def __init__(
         self,
@@ -358,7 +358,7 @@ Global___Ensemble: _TypeAlias = Ensemble  # noqa: Y015
 
 @_typing.final
 class JobProgress(_message.Message):
-    """A job's figures."""
+    """Progress of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -376,9 +376,9 @@ class JobProgress(_message.Message):
     ETA_FIELD_NUMBER: _builtins.int
     RESERVED_ENV_STEPS_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
-    """Environment steps of committed checkpoints, exact: each counted once."""
+    """Environment steps of committed checkpoints. Exact: each step counts once."""
     live_env_steps: _builtins.int
-    """The same and what pods report beyond it; for display only, may go back when a pod is lost."""
+    """`env_steps` plus the steps that pods have reported since. For display only: it may fall when a pod is lost."""
     env_steps_per_second: _builtins.float
     """Environment steps a second over the last seconds, of all pods."""
     agent_count: _builtins.int
@@ -388,32 +388,32 @@ class JobProgress(_message.Message):
     completed_rounds: _builtins.int
     """Rounds completed."""
     reserved_env_steps: _builtins.int
-    """Environment steps reserved by leases and not yet committed."""
+    """Environment steps that leases have reserved and not yet committed."""
     @_builtins.property
     def train_time(self) -> _duration_pb2.Duration:
-        """Seconds that the job has been active (at least one pod at work), without pauses."""
+        """Time during which at least one pod worked for the job, without pauses."""
 
     @_builtins.property
     def time_to_target(self) -> _duration_pb2.Duration:
-        """Training time at which a candidate passed the target; unset before."""
+        """Training time at which a candidate reached the target. Unset: not reached."""
 
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds spent, evaluation included: the sum over agents of device seconds / M, and those of followers."""
+        """Device seconds, evaluation included: the sum over agents of device seconds / M, plus those of followers."""
 
     @_builtins.property
     def evaluation_cost(self) -> _duration_pb2.Duration:
-        """Device seconds of it that went into evaluation."""
+        """The part of `cost` that evaluation took."""
 
     @_builtins.property
     def best(self) -> _agent_pb2.Evaluation:
-        """The best evaluation of a candidate so far, by the objective's statistic. One that was confirmed with fresh seeds (purpose CHALLENGE)
-        goes before all that were not.
+        """The best evaluation of a candidate so far, by the objective's statistic. An evaluation that confirmed with fresh
+        seeds (purpose CHALLENGE) ranks before all others.
         """
 
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
-        """Expected time to the end of the budget; unset where it cannot be told."""
+        """Expected time to the end of the budget. Unset: unknown."""
 
     def __init__(
         self,
@@ -442,7 +442,7 @@ Global___JobProgress: _TypeAlias = JobProgress  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
-    """What a user asks for; the same words as in a job file."""
+    """A job as the user specifies it, with the names of a job file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -525,9 +525,9 @@ class JobSpec(_message.Message):
     display_name: _builtins.str
     """Short name, a DNS label: lower-case letters, digits and `-`, at most 63. Required."""
     seed: _builtins.int
-    """Seed of everything. 0 is a seed like any other."""
+    """Seed of all random numbers. 0 is a valid seed."""
     weight: _builtins.float
-    """Share of a pool that several jobs use, relative to the others. 0: 1."""
+    """Weight of this job if several jobs share a pool. 0: 1."""
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
         """Required."""
@@ -554,31 +554,32 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def continuous(self) -> Global___Continuous:
-        """Present: retrain whenever the data set changes or the schedule says so."""
+        """Present: a continuous job, which trains again when the data set changes or the interval has passed."""
 
     @_builtins.property
     def data(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.ObjectReference]:
-        """Data sets by name, uploaded through ArtifactService as DATA_SET. The environment's constructor gets the path of a local copy
-        as the argument of that name; none may be in `environment.kwargs` too.
+        """Data sets by argument of the environment's constructor, uploaded through ArtifactService as DATA_SET. The
+        constructor gets the path of a local copy. `environment.kwargs` may not have the same argument.
         """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free words for the user's own use; at most 64, keys and values at most 63 characters."""
+        """Labels for the user's own use: at most 64, with keys and values of at most 63 characters."""
 
     @_builtins.property
     def data_sets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Data sets by name, by argument of the environment's constructor: the newest version of an artifact of the project of kind DATA_SET whose id
-        this is. CreateJob puts what it finds into `data`; a continuous job looks anew for each generation.
+        """Ids of data sets by argument of the environment's constructor. An id names an artifact of the project of kind
+        DATA_SET, in its newest version. CreateJob copies it to `data`. A continuous job reads it again for each
+        generation.
         """
 
     @_builtins.property
     def founders(self) -> _containers.RepeatedCompositeFieldContainer[_evolution_pb2.Founder]:
-        """Agents of other jobs of the project that the first agents start from."""
+        """Agents of other jobs of the project, from which the first agents start."""
 
     @_builtins.property
     def retrain(self) -> Global___Retrain:
-        """Present: once training is over, train the best candidate once more."""
+        """Present: after training, the best candidate is trained once more."""
 
     def __init__(
         self,
@@ -609,7 +610,9 @@ Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
 class PodShape(_message.Message):
-    """The pods that work for a job. With several learners each of them is a pod of its own, and pods are counted in teams of so many."""
+    """The pods of a job. With several learners, each learner has its own pod, and teams of pods are counted instead of
+    pods.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,11 +628,11 @@ class PodShape(_message.Message):
     FUSION_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
     min_count: _builtins.int
-    """Pods at least; with several learners teams, of which the lead is enough. 0: 1."""
+    """Minimum number of pods, or of teams. A team counts when it has a lead. 0: 1."""
     max_count: _builtins.int
-    """Pods at most; with several learners teams of `learners` pods. 0: as `min_count`."""
+    """Maximum number of pods, or of teams of `learners` pods. 0: as `min_count`."""
     members: _builtins.int
-    """Agents a pod trains at once. 0: automatic."""
+    """Number of agents that a pod trains at once. 0: automatic."""
     envs_per_member: _builtins.int
     """Environments of each agent. 0: automatic."""
     learners: _builtins.int
@@ -639,18 +642,18 @@ class PodShape(_message.Message):
     layout: Global___PodLayout.ValueType
     """Layout."""
     deterministic: _builtins.bool
-    """Lock-step: bit-exact resume in split pods too, at the price of speed. Not with several learners."""
+    """Lock-step: resuming is bit-exact in split pods too, but training is slower. Not with several learners."""
     profile: _builtins.str
-    """Name of where the pods run, of the profiles that the operator of a cluster lists: lower-case letters, digits and
-    '-', at most 20. Unset: anywhere.
+    """Name of the profile that says where pods run, one of those that the cluster's operator lists. Lower-case letters,
+    digits and `-`, at most 20. Unset: anywhere.
     """
     @_builtins.property
     def resources(self) -> Global___Resources:
-        """What a pod needs."""
+        """Resources of a pod."""
 
     @_builtins.property
     def fusion(self) -> Global___Fusion:
-        """How several learners of an agent become one. Unset: `mean`, once an epoch. Only with several learners."""
+        """How the parameters of several learners are fused. Unset: `mean`, once an epoch. Only with several learners."""
 
     def __init__(
         self,
@@ -677,7 +680,7 @@ Global___PodShape: _TypeAlias = PodShape  # noqa: Y015
 
 @_typing.final
 class Fusion(_message.Message):
-    """How several learners of an agent become one."""
+    """How the parameters of several learners of an agent are fused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -692,14 +695,14 @@ class Fusion(_message.Message):
     interval_updates: _builtins.int
     """Updates between two fusions. 0: one epoch."""
     quorum: _builtins.int
-    """Learners, the lead among them, that must answer; at most `learners`. 0: more than half."""
+    """Number of learners, including the lead, that must answer; at most `learners`. 0: more than half."""
     learning_rate: _builtins.float
     """Step size of the outer optimizer. Unset: 1."""
     momentum: _builtins.float
     """Momentum of the outer optimizer, 0 or more and less than 1. Unset: 0."""
     @_builtins.property
     def deadline(self) -> _duration_pb2.Duration:
-        """Wait for the others at most this long. Unset: 10 s."""
+        """Maximum time to wait for the others. Unset: 10 s."""
 
     def __init__(
         self,
@@ -728,7 +731,7 @@ Global___Fusion: _TypeAlias = Fusion  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):
-    """What a pod needs. Unset values: automatic."""
+    """Resources of a pod. Unset values: automatic."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -767,7 +770,9 @@ class EvaluationSpec(_message.Message):
     episodes: _builtins.int
     """Episodes of a full evaluation, 2 to 10,000. 0: 32."""
     evaluator: _builtins.str
-    """Name of the evaluator that judges all policies of the job (an entry point of `podracer.evaluators`). Unset: greedy_episodes."""
+    """Name of the evaluator that judges all policies of the job (an entry point of `podracer.evaluators`). Unset:
+    greedy_episodes.
+    """
     def __init__(
         self,
         *,
@@ -784,8 +789,9 @@ Global___EvaluationSpec: _TypeAlias = EvaluationSpec  # noqa: Y015
 
 @_typing.final
 class Continuous(_message.Message):
-    """Retraining: the job itself trains nothing but makes one ordinary job a generation, `NAME-1`, `NAME-2`, …, until it is cancelled. A generation
-    begins when a data set has changed since the last one, or the interval has passed; never two at once.
+    """A continuous job. It does not train itself, but creates an ordinary job for each generation, `NAME-1`, `NAME-2`, …,
+    until it is cancelled. A generation begins when a data set has changed since the last one, or the interval has
+    passed. Only one runs at a time.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -798,16 +804,18 @@ class Continuous(_message.Message):
     data_set: _builtins.str
     """Argument (a key of JobSpec.data_sets) whose data set is watched. Unset: all of them."""
     alias: _builtins.str
-    """Alias on the leaderboard that a promoted champion takes. Unset: `champion`."""
+    """Alias on the leaderboard for the champion. Unset: `champion`."""
     margin: _builtins.float
-    """By how much the challenger's mean has to be above the champion's, 0 or more."""
+    """Margin by which the challenger's mean must exceed the champion's, 0 or more."""
     @_builtins.property
     def interval(self) -> _duration_pb2.Duration:
-        """Time between the beginnings of two generations. Unset: only on change."""
+        """Time between the starts of two generations. Unset: a generation starts only when data change."""
 
     @_builtins.property
     def contest(self) -> _struct_pb2.Struct:
-        """Arguments of the environment in which champion and challenger are compared, in place of the job's own. Unset: as in training."""
+        """Arguments of the environment in which champion and challenger are compared. They replace the job's own. Unset: as
+        in training.
+        """
 
     def __init__(
         self,
@@ -828,8 +836,8 @@ Global___Continuous: _TypeAlias = Continuous  # noqa: Y015
 
 @_typing.final
 class Retrain(_message.Message):
-    """The last stage of a job: its best candidate is trained once more, without being judged. What it is at the end is what the job ends with.
-    It comes on top of the objective's limits.
+    """The last stage of a job. Its best candidate is trained once more, without an evaluation, and its last state is the
+    job's result. The stage is not limited by the objective.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -838,12 +846,14 @@ class Retrain(_message.Message):
     ENV_STEPS_FIELD_NUMBER: _builtins.int
     SCRATCH_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
-    """Environment steps. 0: as many as the candidate has taken, its lineage's included."""
+    """Environment steps. 0: as many as the candidate and its ancestors have taken."""
     scratch: _builtins.bool
-    """From new weights, with the candidate's algorithm and hyperparameters. Unset: from the candidate's weights."""
+    """Starts from new weights, with the candidate's algorithm and hyperparameters. Unset: starts from the candidate's
+    weights.
+    """
     @_builtins.property
     def kwargs(self) -> _struct_pb2.Struct:
-        """Arguments of the environment, in place of the job's own. Its spaces have to stay the same."""
+        """Arguments of the environment. They replace the job's own. The spaces must stay the same."""
 
     def __init__(
         self,
@@ -862,7 +872,7 @@ Global___Retrain: _TypeAlias = Retrain  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """Something that happened to a job."""
+    """An event of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -899,10 +909,10 @@ class Event(_message.Message):
     message: _builtins.str
     """One sentence for people."""
     subject: _builtins.str
-    """What it is about: an agent's, pod's or lease's name. May be empty."""
+    """Name of the agent, pod or lease that the event concerns. May be empty."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """The time."""
 
     @_builtins.property
     def details(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -952,19 +962,19 @@ class Pod(_message.Message):
     state: Global___PodState.ValueType
     """State."""
     job: _builtins.str
-    """Job that it works for; unset for a pod that serves any job."""
+    """Job for which it works. Unset: it serves any job."""
     backend: _builtins.str
     """Pool backend that made it: `local`, `static`, `kubernetes`."""
     address: _builtins.str
     """Address of its learner."""
     fence: _builtins.int
-    """What it holds now; 0 for nothing."""
+    """Fence of the lease that it holds. 0: none."""
     env_steps_per_second: _builtins.float
     """Environment steps a second, as last reported."""
     restart_count: _builtins.int
-    """Times that it was started again."""
+    """Number of restarts."""
     message: _builtins.str
-    """Why it is not well; may be empty."""
+    """What is wrong with it. May be empty."""
     layout: Global___PodLayout.ValueType
     """Layout in which it runs."""
     @_builtins.property
@@ -977,7 +987,7 @@ class Pod(_message.Message):
 
     @_builtins.property
     def last_seen_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was last heard of."""
+        """Time of its last call."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -985,7 +995,7 @@ class Pod(_message.Message):
 
     @_builtins.property
     def used(self) -> Global___Resources:
-        """What its processes use now, where the backend can see it; unset elsewhere."""
+        """Resources that its processes use now. Unset: the backend cannot see them."""
 
     def __init__(
         self,

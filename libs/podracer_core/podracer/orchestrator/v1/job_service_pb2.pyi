@@ -33,32 +33,32 @@ class _PromotionDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pro
     PROMOTION_DECISION_UNSPECIFIED: _PromotionDecision.ValueType  # 0
     """Not set."""
     PROMOTION_DECISION_PROMOTED: _PromotionDecision.ValueType  # 1
-    """The alias points at it from then on."""
+    """The alias points at the policy from then on."""
     PROMOTION_DECISION_KEPT: _PromotionDecision.ValueType  # 2
-    """A challenger that did not beat the champion, or a generation without one: the alias stays."""
+    """The alias stays: the challenger did not beat the champion, or the generation had no challenger."""
     PROMOTION_DECISION_FAILED: _PromotionDecision.ValueType  # 3
-    """A generation that failed or was cancelled: the alias stays."""
+    """The alias stays: the generation failed or was cancelled."""
     PROMOTION_DECISION_ROLLED_BACK: _PromotionDecision.ValueType  # 4
-    """The alias points back at the policy before."""
+    """The alias points back at the previous policy."""
 
 class PromotionDecision(_PromotionDecision, metaclass=_PromotionDecisionEnumTypeWrapper):
-    """What became of a policy that could have been promoted."""
+    """Decision on a policy that could be promoted."""
 
 PROMOTION_DECISION_UNSPECIFIED: PromotionDecision.ValueType  # 0
 """Not set."""
 PROMOTION_DECISION_PROMOTED: PromotionDecision.ValueType  # 1
-"""The alias points at it from then on."""
+"""The alias points at the policy from then on."""
 PROMOTION_DECISION_KEPT: PromotionDecision.ValueType  # 2
-"""A challenger that did not beat the champion, or a generation without one: the alias stays."""
+"""The alias stays: the challenger did not beat the champion, or the generation had no challenger."""
 PROMOTION_DECISION_FAILED: PromotionDecision.ValueType  # 3
-"""A generation that failed or was cancelled: the alias stays."""
+"""The alias stays: the generation failed or was cancelled."""
 PROMOTION_DECISION_ROLLED_BACK: PromotionDecision.ValueType  # 4
-"""The alias points back at the policy before."""
+"""The alias points back at the previous policy."""
 Global___PromotionDecision: _TypeAlias = PromotionDecision  # noqa: Y015
 
 @_typing.final
 class CreateJobRequest(_message.Message):
-    """Asks for a job."""
+    """Request of CreateJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -72,9 +72,11 @@ class CreateJobRequest(_message.Message):
     job_id: _builtins.str
     """Last part of the name, a DNS label. Unset: the display name and a random ending."""
     request_id: _builtins.str
-    """Random, chosen by the caller: the same request again returns the same job. At most 64 characters. Unset: not idempotent."""
+    """Random, chosen by the caller. Repeating a request returns the same job. At most 64 characters. Unset: not
+    idempotent.
+    """
     validate_only: _builtins.bool
-    """Only check; nothing is created."""
+    """Only checks the job; creates nothing."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """The job. Required."""
@@ -105,7 +107,7 @@ class CreateJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job; without name and uid where `validate_only` was set."""
+        """The job. With `validate_only` it has no name and uid."""
 
     def __init__(
         self,
@@ -122,13 +124,13 @@ Global___CreateJobResponse: _TypeAlias = CreateJobResponse  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):
-    """Asks for one job."""
+    """Request of GetJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j`. Required."""
+    """Resource name: `projects/p/jobs/j`. Required."""
     def __init__(
         self,
         *,
@@ -168,7 +170,7 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):
-    """Asks for jobs."""
+    """Request of ListJobs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -180,14 +182,15 @@ class ListJobsRequest(_message.Message):
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response. Unset: from the start."""
+    """From an earlier response. Unset: the first page."""
     filter: _builtins.str
-    """Only jobs for which all of this is so: restrictions joined by AND, a part of https://google.aip.dev/160, at most 1,000 characters.
-    `state`, `display_name`, `environment` (its id) and `labels.KEY` are compared by = and !=, `create_time` (RFC 3339) by <, <=, > and >=.
-    A key or a value with other characters than letters, digits and _-.:/+ stands in double quotes. A label that a job does not have is "".
-    Errors: INVALID_ARGUMENT, which names the place. Unset: all.
+    """Only jobs that match this filter: conditions joined by AND, a subset of https://google.aip.dev/160, at most 1,000
+    characters. `state`, `display_name`, `environment` (its id) and `labels.KEY` can be compared with = and !=,
+    `create_time` (RFC 3339) with <, <=, > and >=. Use double quotes around a key or value with characters other than
+    letters, digits and _-.:/+. A missing label is "". Errors: INVALID_ARGUMENT, with the position of the error.
+    Unset: all. Example:
     `state=RUNNING AND environment="CartPole-v1" AND labels.team!=vision AND create_time>=2026-01-31T00:00:00Z`
     """
     @_builtins.property
@@ -241,7 +244,7 @@ Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
 
 @_typing.final
 class UpdateJobRequest(_message.Message):
-    """Asks for a change."""
+    """Request of UpdateJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -253,17 +256,17 @@ class UpdateJobRequest(_message.Message):
     name: _builtins.str
     """Resource name. Required."""
     etag: _builtins.str
-    """The etag that the change is based on. Unset: whatever it is now."""
+    """The etag on which the change is based. Unset: not checked."""
     suspend: _builtins.bool
-    """Suspends (true) or resumes (false) the job. Unset: as it is."""
+    """Suspends (true) or resumes (false) the job. Unset: no change."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """The new values of the fields in `update_mask`."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths below `spec`: `pod.min_count`, `pod.max_count`, `objective.max_env_steps`, `objective.max_duration`, `objective.max_cost`,
-        `objective.target_return`, `weight`, `labels`. May be empty where only `suspend` changes.
+        """Paths below `spec`: `pod.min_count`, `pod.max_count`, `objective.max_env_steps`, `objective.max_duration`,
+        `objective.max_cost`, `objective.target_return`, `weight`, `labels`. May be empty if only `suspend` changes.
         """
 
     def __init__(
@@ -311,7 +314,7 @@ Global___UpdateJobResponse: _TypeAlias = UpdateJobResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):
-    """Asks to end a job."""
+    """Request of CancelJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -357,7 +360,7 @@ Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
 
 @_typing.final
 class DeleteJobRequest(_message.Message):
-    """Asks to delete an ended job."""
+    """Request of DeleteJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -379,7 +382,7 @@ Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 
 @_typing.final
 class DeleteJobResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -396,7 +399,7 @@ Global___DeleteJobResponse: _TypeAlias = DeleteJobResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):
-    """Asks for a job's news."""
+    """Request of WatchJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -406,10 +409,10 @@ class WatchJobRequest(_message.Message):
     name: _builtins.str
     """Resource name. Required."""
     after_position: _builtins.int
-    """Events after this position. 0: from the first. Give the last one received to go on after a reconnection."""
+    """Only events after this position. 0: all events. To continue after a reconnection, pass the last position received."""
     @_builtins.property
     def min_interval(self) -> _duration_pb2.Duration:
-        """Least time between two job snapshots without an event. Unset: 500 ms; at least 100 ms."""
+        """Minimum time between two messages without an event, at least 100 ms. Unset: 500 ms."""
 
     def __init__(
         self,
@@ -428,7 +431,7 @@ Global___WatchJobRequest: _TypeAlias = WatchJobRequest  # noqa: Y015
 
 @_typing.final
 class WatchJobResponse(_message.Message):
-    """One piece of news."""
+    """A message of WatchJob."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -437,14 +440,14 @@ class WatchJobResponse(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
-    """Set on a stream that the server is about to end: reconnect, from the last position on."""
+    """The server ends the stream soon: reconnect from the last position."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job as it is now. Always set."""
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Event]:
-        """Events since the last message, oldest first; may be empty."""
+        """Events since the last message, oldest first. May be empty."""
 
     @_builtins.property
     def pods(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Pod]:
@@ -468,7 +471,7 @@ Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobsRequest(_message.Message):
-    """Asks for the news of a project's jobs."""
+    """Request of WatchJobs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,9 +501,9 @@ class WatchJobsRequest(_message.Message):
     """Project. Unset: `projects/default`."""
     @_builtins.property
     def after_positions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What is known already, to go on after a reconnection: by the uid of each job the position of the newest event received. Then only jobs that
-        are not named or have later events are sent, with these events, and named ones that are gone come as `deleted`. Empty: all jobs as they
-        are now, without their former events.
+        """To continue after a reconnection: for the uid of each known job, the position of its newest received event. The
+        server then sends only unknown jobs and jobs with later events, with these events, and reports known jobs that are
+        gone as `deleted`. Empty: all jobs as they are now, without earlier events.
         """
 
     def __init__(
@@ -519,7 +522,7 @@ Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
 
 @_typing.final
 class WatchJobsResponse(_message.Message):
-    """One piece of news: a job, or a deletion."""
+    """A message of WatchJobs: a job, or a deletion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -530,14 +533,14 @@ class WatchJobsResponse(_message.Message):
     deleted: _builtins.str
     """Uid of a job that was deleted."""
     draining: _builtins.bool
-    """Set in the last message of a stream that the server is about to end: reconnect, from the last positions on."""
+    """Last message of a stream that the server ends: reconnect from the last positions."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job as it is now. Unset where `deleted` or `draining` is set."""
+        """The job as it is now. Unset if `deleted` or `draining` is set."""
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Event]:
-        """Its events since the last message about it, oldest first; may be empty."""
+        """Its events since the last message about it, oldest first. May be empty."""
 
     def __init__(
         self,
@@ -557,7 +560,7 @@ Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 
 @_typing.final
 class ListPodsRequest(_message.Message):
-    """Asks for pods."""
+    """Request of ListPods."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -566,13 +569,13 @@ class ListPodsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
-    """Job whose pods are wanted. Unset: all pods of the project."""
+    """Only pods of this job. Unset: all pods of the project."""
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response."""
+    """From an earlier response. Unset: the first page."""
     def __init__(
         self,
         *,
@@ -619,7 +622,7 @@ Global___ListPodsResponse: _TypeAlias = ListPodsResponse  # noqa: Y015
 
 @_typing.final
 class ListEventsRequest(_message.Message):
-    """Asks for events."""
+    """Request of ListEvents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -631,7 +634,7 @@ class ListEventsRequest(_message.Message):
     after_position: _builtins.int
     """Events after this position."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     def __init__(
         self,
         *,
@@ -656,7 +659,7 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """Whether there are more after the last one."""
+    """Whether more events follow."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Event]:
         """The events."""
@@ -677,7 +680,7 @@ Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
 
 @_typing.final
 class GetCapacityRequest(_message.Message):
-    """Asks for the pool's capacity."""
+    """Request of GetCapacity."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -699,7 +702,7 @@ Global___GetCapacityRequest: _TypeAlias = GetCapacityRequest  # noqa: Y015
 
 @_typing.final
 class GetCapacityResponse(_message.Message):
-    """What the pool has and uses."""
+    """The resources of the pool, and their use."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -714,18 +717,18 @@ class GetCapacityResponse(_message.Message):
     backend: _builtins.str
     """Backend: `local`, `static`, `kubernetes`."""
     pod_count: _builtins.int
-    """Pods now."""
+    """Number of pods now."""
     free_pod_count: _builtins.int
-    """Pods that could be started besides, of the shape that running jobs ask for; -1 where it cannot be told."""
+    """Number of further pods that could start, of the shape that running jobs need. -1: unknown."""
     limit: _builtins.str
-    """What keeps the pool from growing, for people: `memory: 0.4 GiB free, a pod needs 1.2 GiB`. Unset: nothing does."""
+    """What limits the pool, for people: `memory: 0.4 GiB free, a pod needs 1.2 GiB`. Unset: no limit."""
     @_builtins.property
     def total(self) -> _job_pb2.Resources:
-        """The pool's resources in all."""
+        """All resources of the pool."""
 
     @_builtins.property
     def reserved(self) -> _job_pb2.Resources:
-        """What the pods were promised."""
+        """Resources that are reserved for pods."""
 
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobShare]:
@@ -733,7 +736,7 @@ class GetCapacityResponse(_message.Message):
 
     @_builtins.property
     def used(self) -> _job_pb2.Resources:
-        """What is in use on the machines, ours and others'; unset where it cannot be told."""
+        """Resources in use on the machines, also by other programs. Unset: unknown."""
 
     def __init__(
         self,
@@ -773,13 +776,13 @@ class JobShare(_message.Message):
     weight: _builtins.float
     """Its weight."""
     pod_count: _builtins.int
-    """Its pods now."""
+    """Number of its pods now."""
     wanted_count: _builtins.int
-    """Pods that it is to have now."""
+    """Number of pods that it should have now."""
     min_count: _builtins.int
-    """Pods that it asks for at least."""
+    """Minimum number of pods that it requests."""
     max_count: _builtins.int
-    """Pods that it asks for at most."""
+    """Maximum number of pods that it requests."""
     @_builtins.property
     def used(self) -> _duration_pb2.Duration:
         """Device seconds used so far."""
@@ -805,7 +808,7 @@ Global___JobShare: _TypeAlias = JobShare  # noqa: Y015
 
 @_typing.final
 class CollectCheckpointsRequest(_message.Message):
-    """Asks for what nothing needs to be deleted."""
+    """Request of CollectCheckpoints."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -814,7 +817,7 @@ class CollectCheckpointsRequest(_message.Message):
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     validate_only: _builtins.bool
-    """Only say what would be deleted."""
+    """Only reports what would be deleted."""
     def __init__(
         self,
         *,
@@ -831,7 +834,7 @@ Global___CollectCheckpointsRequest: _TypeAlias = CollectCheckpointsRequest  # no
 
 @_typing.final
 class CollectCheckpointsResponse(_message.Message):
-    """What was deleted."""
+    """The deleted checkpoints."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -839,9 +842,9 @@ class CollectCheckpointsResponse(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     PREFIXES_FIELD_NUMBER: _builtins.int
     checkpoint_count: _builtins.int
-    """Checkpoints."""
+    """Number of checkpoints."""
     size_bytes: _builtins.int
-    """Bytes of all their objects."""
+    """Total size of their objects, in bytes."""
     @_builtins.property
     def prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Prefixes of their objects in the store, at most 1,000."""
@@ -883,30 +886,30 @@ class Promotion(_message.Message):
     alias: _builtins.str
     """Alias."""
     decision: Global___PromotionDecision.ValueType
-    """What was decided."""
+    """The decision."""
     generation: _builtins.int
-    """Generation of a continuous job; 0 where a user has decided."""
+    """Generation of a continuous job. 0: a user has decided."""
     job: _builtins.str
-    """Resource name of the generation's job. Unset where a user has decided."""
+    """Resource name of the generation's job. Unset: a user has decided."""
     data_sha256: _builtins.str
     """SHA-256 of the generation's data. Unset without a data set by name."""
     reason: _builtins.str
-    """Why, for people."""
+    """The reason, for people."""
     @_builtins.property
     def policy(self) -> _agent_pb2.Parent:
-        """What the alias points at from then on; unset where it points at nothing."""
+        """The policy to which the alias points from then on. Unset: none."""
 
     @_builtins.property
     def champion(self) -> _agent_pb2.Evaluation:
-        """How the champion did in the contest. Unset: there was none."""
+        """The champion's evaluation in the contest. Unset: no contest."""
 
     @_builtins.property
     def challenger(self) -> _agent_pb2.Evaluation:
-        """How the challenger did: in the contest, or without one by its job's best evaluation. Unset: it is not known."""
+        """The challenger's evaluation: in the contest, or else the best one of its job. Unset: not known."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """The time."""
 
     def __init__(
         self,
@@ -933,7 +936,7 @@ Global___Promotion: _TypeAlias = Promotion  # noqa: Y015
 
 @_typing.final
 class PromotePolicyRequest(_message.Message):
-    """Asks for a policy to be promoted."""
+    """Request of PromotePolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -945,15 +948,16 @@ class PromotePolicyRequest(_message.Message):
     job: _builtins.str
     """Job whose alias is set. Required."""
     alias: _builtins.str
-    """A DNS label. Unset: `champion`, or what the continuous job calls it."""
+    """A DNS label. Unset: the continuous job's alias, or `champion`."""
     policy: _builtins.str
-    """An agent (`projects/p/jobs/j/agents/a`): its candidate, or its best one ever. A checkpoint
-    (`projects/p/jobs/j/agents/a/checkpoints/c`): this one. Unset: the job's best, of a continuous job that of its newest generation.
+    """An agent (`projects/p/jobs/j/agents/a`), which stands for its candidate or its best checkpoint, or a checkpoint
+    (`projects/p/jobs/j/agents/a/checkpoints/c`). Unset: the best policy of the job, or of a continuous job's newest
+    generation.
     """
     reason: _builtins.str
-    """Why, for the history."""
+    """The reason, for the history."""
     request_id: _builtins.str
-    """Random, chosen by the caller: the same request again changes nothing. At most 64 characters."""
+    """Random, chosen by the caller. Repeating a request has no effect. At most 64 characters."""
     def __init__(
         self,
         *,
@@ -980,7 +984,7 @@ class PromotePolicyResponse(_message.Message):
     PROMOTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def promotion(self) -> Global___Promotion:
-        """The new entry of the history."""
+        """The new entry in the history."""
 
     def __init__(
         self,
@@ -997,7 +1001,7 @@ Global___PromotePolicyResponse: _TypeAlias = PromotePolicyResponse  # noqa: Y015
 
 @_typing.final
 class RollbackPolicyRequest(_message.Message):
-    """Asks for an alias to be set back."""
+    """Request of RollbackPolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1008,11 +1012,11 @@ class RollbackPolicyRequest(_message.Message):
     job: _builtins.str
     """Job. Required."""
     alias: _builtins.str
-    """Alias. Unset: `champion`, or what the continuous job calls it."""
+    """Alias. Unset: the continuous job's alias, or `champion`."""
     reason: _builtins.str
-    """Why, for the history."""
+    """The reason, for the history."""
     request_id: _builtins.str
-    """Random, chosen by the caller: the same request again changes nothing. At most 64 characters."""
+    """Random, chosen by the caller. Repeating a request has no effect. At most 64 characters."""
     def __init__(
         self,
         *,
@@ -1038,7 +1042,7 @@ class RollbackPolicyResponse(_message.Message):
     PROMOTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def promotion(self) -> Global___Promotion:
-        """The new entry of the history."""
+        """The new entry in the history."""
 
     def __init__(
         self,
@@ -1055,7 +1059,7 @@ Global___RollbackPolicyResponse: _TypeAlias = RollbackPolicyResponse  # noqa: Y0
 
 @_typing.final
 class ListPromotionsRequest(_message.Message):
-    """Asks for the history of promotions."""
+    """Request of ListPromotions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1068,9 +1072,9 @@ class ListPromotionsRequest(_message.Message):
     alias: _builtins.str
     """Alias. Unset: all."""
     page_size: _builtins.int
-    """At most this many, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
-    """From a former response. Unset: from the start."""
+    """From an earlier response. Unset: the first page."""
     def __init__(
         self,
         *,
@@ -1117,7 +1121,7 @@ Global___ListPromotionsResponse: _TypeAlias = ListPromotionsResponse  # noqa: Y0
 
 @_typing.final
 class ForkAgentRequest(_message.Message):
-    """Asks for an agent that begins as another one."""
+    """Request of ForkAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1146,13 +1150,17 @@ class ForkAgentRequest(_message.Message):
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The parent: `projects/p/jobs/j/agents/a`. Its best judged checkpoint is copied, its newest one where none was judged. Required."""
+    """The parent: `projects/p/jobs/j/agents/a`. Its best evaluated checkpoint is copied, or the newest if none was
+    evaluated. Required.
+    """
     request_id: _builtins.str
-    """Random, chosen by the caller: the same request again returns the same agent. At most 64 characters. Unset: not idempotent."""
+    """Random, chosen by the caller. Repeating a request returns the same agent. At most 64 characters. Unset: not
+    idempotent.
+    """
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:
-        """What the new agent has other than its parent, by name. None may change the network; all have to be inside the algorithm's bounds, but
-        need not be where the job searches. May be empty: a copy with another seed.
+        """Hyperparameters that differ from the parent's, by name. They must not change the network, and must be inside the
+        algorithm's bounds. They may be outside the job's search ranges. Empty: a copy with another seed.
         """
 
     def __init__(
@@ -1178,7 +1186,9 @@ class ForkAgentResponse(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    """Its name. Unset where the leaderboard went away meanwhile: it makes the agent once it is back, and the same request then tells its name."""
+    """Its name. Unset: the leaderboard became unavailable. It creates the agent when it is back, and repeating the
+    request then returns the name.
+    """
     def __init__(
         self,
         *,
@@ -1194,16 +1204,16 @@ Global___ForkAgentResponse: _TypeAlias = ForkAgentResponse  # noqa: Y015
 
 @_typing.final
 class PinAgentRequest(_message.Message):
-    """Asks to pin an agent."""
+    """Request of PinAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     UNPIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j/agents/a`. Required."""
+    """Resource name: `projects/p/jobs/j/agents/a`. Required."""
     unpin: _builtins.bool
-    """Unpin it instead."""
+    """Unpins the agent instead."""
     def __init__(
         self,
         *,
@@ -1220,7 +1230,7 @@ Global___PinAgentRequest: _TypeAlias = PinAgentRequest  # noqa: Y015
 
 @_typing.final
 class PinAgentResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1237,13 +1247,13 @@ Global___PinAgentResponse: _TypeAlias = PinAgentResponse  # noqa: Y015
 
 @_typing.final
 class StopAgentRequest(_message.Message):
-    """Asks to stop an agent."""
+    """Request of StopAgent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """`projects/p/jobs/j/agents/a`. Required."""
+    """Resource name: `projects/p/jobs/j/agents/a`. Required."""
     def __init__(
         self,
         *,
@@ -1259,7 +1269,7 @@ Global___StopAgentRequest: _TypeAlias = StopAgentRequest  # noqa: Y015
 
 @_typing.final
 class StopAgentResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

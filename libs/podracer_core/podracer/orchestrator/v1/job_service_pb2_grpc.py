@@ -132,135 +132,138 @@ class JobServiceServicer:
     """
 
     def CreateJob(self, request, context):
-        """Checks a job and stores it. A job of a built-in environment is PENDING at once; any other is VALIDATING until its environment has been inspected.
-        Errors: INVALID_ARGUMENT with every bad field, nothing is created; ALREADY_EXISTS for a taken job id.
+        """Checks a job and stores it. A job with a built-in environment is PENDING at once. Any other job is VALIDATING until
+        its environment has been inspected. Errors: INVALID_ARGUMENT with every wrong field, and nothing is created;
+        ALREADY_EXISTS if the job id is taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """One job. Errors: NOT_FOUND.
+        """Returns a job. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """The jobs of a project, newest first.
+        """Lists the jobs of a project, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """Changes what may change while a job lives: pod counts, budget, weight, labels, and whether it is suspended.
-        Errors: INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
+        """Changes a job that has not ended: pod counts, budget, target, weight, labels, and whether it is suspended. Errors:
+        INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Ends a job; its pods are drained, its results stay. Cancelling an ended job changes nothing.
+        """Ends a job. Its pods are drained, and its results stay. Cancelling an ended job has no effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended.
+        """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION if it has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections.
+        """Streams a job's state and its events after a position, until the job has ended. A client that reconnects misses no
+        event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
-        nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
+        """Streams the jobs of a project without end: first every job, oldest first, then each job with new events. With
+        positions, a client that reconnects misses no event. Progress between events is not sent; WatchJob sends it for one
+        job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """The pods, of one job or of all.
+        """Lists the pods of one job or of all jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """A job's event log, oldest first.
+        """Lists the events of a job, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCapacity(self, request, context):
-        """What the pool has and uses.
+        """Returns the resources of the pool, and their use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectCheckpoints(self, request, context):
-        """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
-        does so by itself now and then.
+        """Deletes checkpoints that are no longer needed, and those that were never committed, an hour after they were
+        written. The orchestrator also does this by itself from time to time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PromotePolicy(self, request, context):
-        """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
-        (NO_CANDIDATE) where nothing was judged that could be promoted.
+        """Points an alias of a job's leaderboard at a policy, of this job or of another job of the project. Errors:
+        NOT_FOUND; FAILED_PRECONDITION (NO_CANDIDATE) if no evaluated policy exists.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollbackPolicy(self, request, context):
-        """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY).
+        """Points an alias back at the policy before the present one. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPromotions(self, request, context):
-        """What was promoted, what was not, and why, newest first.
+        """Lists the decisions on promotions and their reasons, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkAgent(self, request, context):
-        """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
-        INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
-        (NO_CHECKPOINT); nothing is made.
+        """Creates an agent from another agent's weights, with some hyperparameters changed. It is trained next. After an
+        error nothing is created. Errors: INVALID_ARGUMENT with every wrong hyperparameter; FAILED_PRECONDITION for an
+        ended job (JOB_ENDED) or a parent without a checkpoint (NO_CHECKPOINT).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinAgent(self, request, context):
-        """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
-        (JOB_ENDED, AGENT_ENDED).
+        """Pins an agent: it is not replaced until it is unpinned. Pinning a pinned agent has no effect. Errors:
+        FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopAgent(self, request, context):
-        """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
-        Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+        """Stops an agent: it is not trained again after its present round. Its checkpoints and results stay. Stopping a
+        stopped agent has no effect. Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,57 +34,61 @@ class JobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
-    """Checks a job and stores it. A job of a built-in environment is PENDING at once; any other is VALIDATING until its environment has been inspected.
-    Errors: INVALID_ARGUMENT with every bad field, nothing is created; ALREADY_EXISTS for a taken job id.
+    """Checks a job and stores it. A job with a built-in environment is PENDING at once. Any other job is VALIDATING until
+    its environment has been inspected. Errors: INVALID_ARGUMENT with every wrong field, and nothing is created;
+    ALREADY_EXISTS if the job id is taken.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
-    """One job. Errors: NOT_FOUND."""
+    """Returns a job. Errors: NOT_FOUND."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """The jobs of a project, newest first."""
+    """Lists the jobs of a project, newest first."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
-    """Changes what may change while a job lives: pod counts, budget, weight, labels, and whether it is suspended.
-    Errors: INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
+    """Changes a job that has not ended: pod counts, budget, target, weight, labels, and whether it is suspended. Errors:
+    INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
-    """Ends a job; its pods are drained, its results stay. Cancelling an ended job changes nothing."""
+    """Ends a job. Its pods are drained, and its results stay. Cancelling an ended job has no effect."""
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]
-    """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended."""
+    """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION if it has not ended."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
-    """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+    """Streams a job's state and its events after a position, until the job has ended. A client that reconnects misses no
+    event.
+    """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
-    nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
+    """Streams the jobs of a project without end: first every job, oldest first, then each job with new events. With
+    positions, a client that reconnects misses no event. Progress between events is not sent; WatchJob sends it for one
+    job.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]
-    """The pods, of one job or of all."""
+    """Lists the pods of one job or of all jobs."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]
-    """A job's event log, oldest first."""
+    """Lists the events of a job, oldest first."""
     GetCapacity: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetCapacityRequest, _job_service_pb2.GetCapacityResponse]
-    """What the pool has and uses."""
+    """Returns the resources of the pool, and their use."""
     CollectCheckpoints: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CollectCheckpointsRequest, _job_service_pb2.CollectCheckpointsResponse]
-    """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
-    does so by itself now and then.
+    """Deletes checkpoints that are no longer needed, and those that were never committed, an hour after they were
+    written. The orchestrator also does this by itself from time to time.
     """
     PromotePolicy: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PromotePolicyRequest, _job_service_pb2.PromotePolicyResponse]
-    """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
-    (NO_CANDIDATE) where nothing was judged that could be promoted.
+    """Points an alias of a job's leaderboard at a policy, of this job or of another job of the project. Errors:
+    NOT_FOUND; FAILED_PRECONDITION (NO_CANDIDATE) if no evaluated policy exists.
     """
     RollbackPolicy: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RollbackPolicyRequest, _job_service_pb2.RollbackPolicyResponse]
-    """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+    """Points an alias back at the policy before the present one. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
     ListPromotions: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]
-    """What was promoted, what was not, and why, newest first."""
+    """Lists the decisions on promotions and their reasons, newest first."""
     ForkAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ForkAgentRequest, _job_service_pb2.ForkAgentResponse]
-    """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
-    INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
-    (NO_CHECKPOINT); nothing is made.
+    """Creates an agent from another agent's weights, with some hyperparameters changed. It is trained next. After an
+    error nothing is created. Errors: INVALID_ARGUMENT with every wrong hyperparameter; FAILED_PRECONDITION for an
+    ended job (JOB_ENDED) or a parent without a checkpoint (NO_CHECKPOINT).
     """
     PinAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PinAgentRequest, _job_service_pb2.PinAgentResponse]
-    """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
-    (JOB_ENDED, AGENT_ENDED).
+    """Pins an agent: it is not replaced until it is unpinned. Pinning a pinned agent has no effect. Errors:
+    FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
     """
     StopAgent: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.StopAgentRequest, _job_service_pb2.StopAgentResponse]
-    """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
-    Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+    """Stops an agent: it is not trained again after its present round. Its checkpoints and results stay. Stopping a
+    stopped agent has no effect. Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
     """
 
 @_typing.type_check_only
@@ -93,57 +97,61 @@ class JobServiceAsyncStub(JobServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
-    """Checks a job and stores it. A job of a built-in environment is PENDING at once; any other is VALIDATING until its environment has been inspected.
-    Errors: INVALID_ARGUMENT with every bad field, nothing is created; ALREADY_EXISTS for a taken job id.
+    """Checks a job and stores it. A job with a built-in environment is PENDING at once. Any other job is VALIDATING until
+    its environment has been inspected. Errors: INVALID_ARGUMENT with every wrong field, and nothing is created;
+    ALREADY_EXISTS if the job id is taken.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
-    """One job. Errors: NOT_FOUND."""
+    """Returns a job. Errors: NOT_FOUND."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """The jobs of a project, newest first."""
+    """Lists the jobs of a project, newest first."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
-    """Changes what may change while a job lives: pod counts, budget, weight, labels, and whether it is suspended.
-    Errors: INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
+    """Changes a job that has not ended: pod counts, budget, target, weight, labels, and whether it is suspended. Errors:
+    INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
-    """Ends a job; its pods are drained, its results stay. Cancelling an ended job changes nothing."""
+    """Ends a job. Its pods are drained, and its results stay. Cancelling an ended job has no effect."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]  # type: ignore[assignment]
-    """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended."""
+    """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION if it has not ended."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+    """Streams a job's state and its events after a position, until the job has ended. A client that reconnects misses no
+    event.
+    """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
-    nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
+    """Streams the jobs of a project without end: first every job, oldest first, then each job with new events. With
+    positions, a client that reconnects misses no event. Progress between events is not sent; WatchJob sends it for one
+    job.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPodsRequest, _job_service_pb2.ListPodsResponse]  # type: ignore[assignment]
-    """The pods, of one job or of all."""
+    """Lists the pods of one job or of all jobs."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """A job's event log, oldest first."""
+    """Lists the events of a job, oldest first."""
     GetCapacity: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetCapacityRequest, _job_service_pb2.GetCapacityResponse]  # type: ignore[assignment]
-    """What the pool has and uses."""
+    """Returns the resources of the pool, and their use."""
     CollectCheckpoints: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CollectCheckpointsRequest, _job_service_pb2.CollectCheckpointsResponse]  # type: ignore[assignment]
-    """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
-    does so by itself now and then.
+    """Deletes checkpoints that are no longer needed, and those that were never committed, an hour after they were
+    written. The orchestrator also does this by itself from time to time.
     """
     PromotePolicy: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PromotePolicyRequest, _job_service_pb2.PromotePolicyResponse]  # type: ignore[assignment]
-    """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
-    (NO_CANDIDATE) where nothing was judged that could be promoted.
+    """Points an alias of a job's leaderboard at a policy, of this job or of another job of the project. Errors:
+    NOT_FOUND; FAILED_PRECONDITION (NO_CANDIDATE) if no evaluated policy exists.
     """
     RollbackPolicy: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RollbackPolicyRequest, _job_service_pb2.RollbackPolicyResponse]  # type: ignore[assignment]
-    """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+    """Points an alias back at the policy before the present one. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
     ListPromotions: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListPromotionsRequest, _job_service_pb2.ListPromotionsResponse]  # type: ignore[assignment]
-    """What was promoted, what was not, and why, newest first."""
+    """Lists the decisions on promotions and their reasons, newest first."""
     ForkAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ForkAgentRequest, _job_service_pb2.ForkAgentResponse]  # type: ignore[assignment]
-    """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
-    INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
-    (NO_CHECKPOINT); nothing is made.
+    """Creates an agent from another agent's weights, with some hyperparameters changed. It is trained next. After an
+    error nothing is created. Errors: INVALID_ARGUMENT with every wrong hyperparameter; FAILED_PRECONDITION for an
+    ended job (JOB_ENDED) or a parent without a checkpoint (NO_CHECKPOINT).
     """
     PinAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PinAgentRequest, _job_service_pb2.PinAgentResponse]  # type: ignore[assignment]
-    """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
-    (JOB_ENDED, AGENT_ENDED).
+    """Pins an agent: it is not replaced until it is unpinned. Pinning a pinned agent has no effect. Errors:
+    FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
     """
     StopAgent: _aio.UnaryUnaryMultiCallable[_job_service_pb2.StopAgentRequest, _job_service_pb2.StopAgentResponse]  # type: ignore[assignment]
-    """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
-    Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+    """Stops an agent: it is not trained again after its present round. Its checkpoints and results stay. Stopping a
+    stopped agent has no effect. Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -155,8 +163,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CreateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
-        """Checks a job and stores it. A job of a built-in environment is PENDING at once; any other is VALIDATING until its environment has been inspected.
-        Errors: INVALID_ARGUMENT with every bad field, nothing is created; ALREADY_EXISTS for a taken job id.
+        """Checks a job and stores it. A job with a built-in environment is PENDING at once. Any other job is VALIDATING until
+        its environment has been inspected. Errors: INVALID_ARGUMENT with every wrong field, and nothing is created;
+        ALREADY_EXISTS if the job id is taken.
         """
 
     @_abc_1.abstractmethod
@@ -165,7 +174,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetJobResponse, _abc.Awaitable[_job_service_pb2.GetJobResponse]]:
-        """One job. Errors: NOT_FOUND."""
+        """Returns a job. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -173,7 +182,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """The jobs of a project, newest first."""
+        """Lists the jobs of a project, newest first."""
 
     @_abc_1.abstractmethod
     def UpdateJob(
@@ -181,8 +190,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.UpdateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
-        """Changes what may change while a job lives: pod counts, budget, weight, labels, and whether it is suspended.
-        Errors: INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
+        """Changes a job that has not ended: pod counts, budget, target, weight, labels, and whether it is suspended. Errors:
+        INVALID_ARGUMENT for another field, ABORTED for an outdated etag, FAILED_PRECONDITION for an ended job.
         """
 
     @_abc_1.abstractmethod
@@ -191,7 +200,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CancelJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
-        """Ends a job; its pods are drained, its results stay. Cancelling an ended job changes nothing."""
+        """Ends a job. Its pods are drained, and its results stay. Cancelling an ended job has no effect."""
 
     @_abc_1.abstractmethod
     def DeleteJob(
@@ -199,7 +208,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.DeleteJobResponse, _abc.Awaitable[_job_service_pb2.DeleteJobResponse]]:
-        """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION while it has not ended."""
+        """Deletes an ended job with its leaderboard and its objects. Errors: FAILED_PRECONDITION if it has not ended."""
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -207,7 +216,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
-        """Streams the job's state and events until it has ended, from a position on: nothing is missed across reconnections."""
+        """Streams a job's state and its events after a position, until the job has ended. A client that reconnects misses no
+        event.
+        """
 
     @_abc_1.abstractmethod
     def WatchJobs(
@@ -215,8 +226,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """Streams the jobs of a project without an end: first every job, oldest first, then each that has new events, with these. From positions on
-        nothing is missed across reconnections. Figures change in between, too: WatchJob tells them of one job.
+        """Streams the jobs of a project without end: first every job, oldest first, then each job with new events. With
+        positions, a client that reconnects misses no event. Progress between events is not sent; WatchJob sends it for one
+        job.
         """
 
     @_abc_1.abstractmethod
@@ -225,7 +237,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListPodsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListPodsResponse, _abc.Awaitable[_job_service_pb2.ListPodsResponse]]:
-        """The pods, of one job or of all."""
+        """Lists the pods of one job or of all jobs."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -233,7 +245,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListEventsResponse, _abc.Awaitable[_job_service_pb2.ListEventsResponse]]:
-        """A job's event log, oldest first."""
+        """Lists the events of a job, oldest first."""
 
     @_abc_1.abstractmethod
     def GetCapacity(
@@ -241,7 +253,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.GetCapacityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetCapacityResponse, _abc.Awaitable[_job_service_pb2.GetCapacityResponse]]:
-        """What the pool has and uses."""
+        """Returns the resources of the pool, and their use."""
 
     @_abc_1.abstractmethod
     def CollectCheckpoints(
@@ -249,8 +261,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CollectCheckpointsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CollectCheckpointsResponse, _abc.Awaitable[_job_service_pb2.CollectCheckpointsResponse]]:
-        """Deletes the checkpoints that nothing needs any more and those that were never committed, an hour after they were written; the orchestrator
-        does so by itself now and then.
+        """Deletes checkpoints that are no longer needed, and those that were never committed, an hour after they were
+        written. The orchestrator also does this by itself from time to time.
         """
 
     @_abc_1.abstractmethod
@@ -259,8 +271,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.PromotePolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.PromotePolicyResponse, _abc.Awaitable[_job_service_pb2.PromotePolicyResponse]]:
-        """Points an alias of a job's leaderboard at a policy, of this job or of another one of the project. Errors: NOT_FOUND, FAILED_PRECONDITION
-        (NO_CANDIDATE) where nothing was judged that could be promoted.
+        """Points an alias of a job's leaderboard at a policy, of this job or of another job of the project. Errors:
+        NOT_FOUND; FAILED_PRECONDITION (NO_CANDIDATE) if no evaluated policy exists.
         """
 
     @_abc_1.abstractmethod
@@ -269,7 +281,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.RollbackPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.RollbackPolicyResponse, _abc.Awaitable[_job_service_pb2.RollbackPolicyResponse]]:
-        """Points an alias back at what it pointed at before the present policy was promoted. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
+        """Points an alias back at the policy before the present one. Errors: FAILED_PRECONDITION (NO_FORMER_POLICY)."""
 
     @_abc_1.abstractmethod
     def ListPromotions(
@@ -277,7 +289,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListPromotionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListPromotionsResponse, _abc.Awaitable[_job_service_pb2.ListPromotionsResponse]]:
-        """What was promoted, what was not, and why, newest first."""
+        """Lists the decisions on promotions and their reasons, newest first."""
 
     @_abc_1.abstractmethod
     def ForkAgent(
@@ -285,9 +297,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ForkAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ForkAgentResponse, _abc.Awaitable[_job_service_pb2.ForkAgentResponse]]:
-        """Makes an agent from another's weights, with some hyperparameters changed; it is trained next, beside the others. Errors:
-        INVALID_ARGUMENT with every bad hyperparameter, FAILED_PRECONDITION for an ended job (JOB_ENDED) or a parent without a checkpoint
-        (NO_CHECKPOINT); nothing is made.
+        """Creates an agent from another agent's weights, with some hyperparameters changed. It is trained next. After an
+        error nothing is created. Errors: INVALID_ARGUMENT with every wrong hyperparameter; FAILED_PRECONDITION for an
+        ended job (JOB_ENDED) or a parent without a checkpoint (NO_CHECKPOINT).
         """
 
     @_abc_1.abstractmethod
@@ -296,8 +308,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.PinAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.PinAgentResponse, _abc.Awaitable[_job_service_pb2.PinAgentResponse]]:
-        """Pins an agent: no other takes its place until it is unpinned. Pinning a pinned one changes nothing. Errors: FAILED_PRECONDITION
-        (JOB_ENDED, AGENT_ENDED).
+        """Pins an agent: it is not replaced until it is unpinned. Pinning a pinned agent has no effect. Errors:
+        FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
         """
 
     @_abc_1.abstractmethod
@@ -306,8 +318,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.StopAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.StopAgentResponse, _abc.Awaitable[_job_service_pb2.StopAgentResponse]]:
-        """Stops an agent: it is trained no more once its round has ended; its checkpoints and results stay. Stopping a stopped one changes nothing.
-        Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
+        """Stops an agent: it is not trained again after its present round. Its checkpoints and results stay. Stopping a
+        stopped agent has no effect. Errors: FAILED_PRECONDITION (JOB_ENDED, AGENT_ENDED).
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

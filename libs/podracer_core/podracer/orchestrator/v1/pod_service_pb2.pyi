@@ -38,34 +38,34 @@ class _LeaseAction:
 class _LeaseActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeaseAction.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LEASE_ACTION_UNSPECIFIED: _LeaseAction.ValueType  # 0
-    """Not set: go on."""
+    """Not set: continue."""
     LEASE_ACTION_CONTINUE: _LeaseAction.ValueType  # 1
-    """Go on."""
+    """Continue."""
     LEASE_ACTION_FINISH: _LeaseAction.ValueType  # 2
     """End the round now and complete the work."""
     LEASE_ACTION_DRAIN: _LeaseAction.ValueType  # 3
     """Checkpoint, release the lease and stop."""
     LEASE_ACTION_RELEASE: _LeaseAction.ValueType  # 4
-    """Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or shall have fewer pods."""
+    """Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or needs fewer pods."""
 
 class LeaseAction(_LeaseAction, metaclass=_LeaseActionEnumTypeWrapper):
-    """What a pod shall do."""
+    """What a pod must do."""
 
 LEASE_ACTION_UNSPECIFIED: LeaseAction.ValueType  # 0
-"""Not set: go on."""
+"""Not set: continue."""
 LEASE_ACTION_CONTINUE: LeaseAction.ValueType  # 1
-"""Go on."""
+"""Continue."""
 LEASE_ACTION_FINISH: LeaseAction.ValueType  # 2
 """End the round now and complete the work."""
 LEASE_ACTION_DRAIN: LeaseAction.ValueType  # 3
 """Checkpoint, release the lease and stop."""
 LEASE_ACTION_RELEASE: LeaseAction.ValueType  # 4
-"""Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or shall have fewer pods."""
+"""Checkpoint, release the lease and ask for other work: the job has ended, is suspended, or needs fewer pods."""
 Global___LeaseAction: _TypeAlias = LeaseAction  # noqa: Y015
 
 @_typing.final
 class PodCapabilities(_message.Message):
-    """What a pod can do. It gets no work of a job that needs more."""
+    """The capabilities of a pod. It gets no work that needs more."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -92,7 +92,7 @@ class PodCapabilities(_message.Message):
         """Not read."""
 
     memory_bytes: _builtins.int
-    """Memory that it may use, in bytes; 0: unknown."""
+    """Memory that it may use, in bytes. 0: unknown."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def worker_count(self) -> _builtins.int:
@@ -106,10 +106,10 @@ class PodCapabilities(_message.Message):
     allows_user_code: _builtins.bool
     """Whether it may run user code in its own process."""
     can_fuse: _builtins.bool
-    """Whether it accepts LEAD and FOLLOW. One that does not gets no training of a job with several learners."""
+    """Whether it accepts LEAD and FOLLOW. Otherwise it gets no training work of jobs with several learners."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of its GPUs; empty without one."""
+        """Names of its GPUs. Empty: it has none."""
 
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -117,11 +117,11 @@ class PodCapabilities(_message.Message):
 
     @_builtins.property
     def environments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Environments of installed packages, beside the built-in ones and Gymnasium's."""
+        """Environments of installed packages, in addition to the built-in ones and Gymnasium's."""
 
     @_builtins.property
     def evaluators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Evaluators of installed packages, beside the built-in ones."""
+        """Evaluators of installed packages, in addition to the built-in ones."""
 
     def __init__(
         self,
@@ -160,20 +160,20 @@ class LeaseWorkRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     WARM_AGENTS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
-    """Name of the pod: `projects/p/pods/x`. Required; an unknown pod is recorded (static backend)."""
+    """Name of the pod: `projects/p/pods/x`. Required; the static backend records an unknown pod."""
     instance_id: _builtins.str
-    """Random, one for each start of the learner: tells a restarted learner from the one before."""
+    """Random, new for each start of the learner. It distinguishes a restarted learner from the previous one."""
     request_id: _builtins.str
-    """Random: the same request again gets the same lease."""
+    """Random. Repeating a request returns the same lease."""
     address: _builtins.str
-    """The address at which others reach this learner; unset if it accepts no calls."""
+    """The address at which other pods can reach this learner. Unset: it accepts no calls."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build."""
 
     @_builtins.property
     def capabilities(self) -> Global___PodCapabilities:
-        """What it can do."""
+        """Its capabilities."""
 
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
@@ -213,7 +213,7 @@ class LeaseWorkResponse(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___Lease:
-        """The grant. Unset: nothing came within the wait; ask again."""
+        """The lease. Unset: no work was found during the wait; call again."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ Global___LeaseWorkResponse: _TypeAlias = LeaseWorkResponse  # noqa: Y015
 
 @_typing.final
 class Lease(_message.Message):
-    """A grant of work to a pod."""
+    """A lease: work that is granted to a pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,13 +251,15 @@ class Lease(_message.Message):
     fence: _builtins.int
     """Grows with every lease; part of every write."""
     token: _builtins.str
-    """Bearer token that admits this lease's calls."""
+    """Bearer token for the calls of this lease."""
     job: _builtins.str
     """Job. Unset for EXIT."""
     job_uid: _builtins.str
     """The job's uid, for the keys of objects."""
     traceparent: _builtins.str
-    """The span that granted it, as W3C's traceparent: the pod's work for the lease belongs to the same trace. Unset if the job's trace is not recorded."""
+    """The span that granted the lease, as a W3C traceparent. The pod's work belongs to the same trace. Unset: the job's
+    trace is not recorded.
+    """
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
         """How long the lease lives without renewal."""
@@ -276,11 +278,11 @@ class Lease(_message.Message):
 
     @_builtins.property
     def follow(self) -> Global___FollowWork:
-        """Train under a lead learner."""
+        """Train for a lead learner."""
 
     @_builtins.property
     def exit(self) -> Global___ExitWork:
-        """Stop; the pod is not needed any more."""
+        """Stop: the pod is no longer needed."""
 
     def __init__(
         self,
@@ -310,7 +312,7 @@ Global___Lease: _TypeAlias = Lease  # noqa: Y015
 
 @_typing.final
 class InspectWork(_message.Message):
-    """INSPECT."""
+    """Work of kind INSPECT."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,11 +325,11 @@ class InspectWork(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Limit of the inspection of one environment. Unset: 60 s."""
+        """Time limit for inspecting one environment. Unset: 60 s."""
 
     @_builtins.property
     def retrain_environment(self) -> _environment_pb2.EnvironmentSpec:
-        """The one in which the job's best is trained once more: it has to start, too, with the same spaces. Unset: there is none."""
+        """The environment for retraining the job's best. It must start too, with the same spaces. Unset: no retraining."""
 
     def __init__(
         self,
@@ -346,7 +348,7 @@ Global___InspectWork: _TypeAlias = InspectWork  # noqa: Y015
 
 @_typing.final
 class TrainWork(_message.Message):
-    """TRAIN."""
+    """Work of kind TRAIN."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,20 +365,26 @@ class TrainWork(_message.Message):
     UNJUDGED_FIELD_NUMBER: _builtins.int
     SIZED_FOR_FIELD_NUMBER: _builtins.int
     admission_score: _builtins.float
-    """Score that a candidate has to reach to enter the leaderboard: evaluation goes on only while it is open. Unset: none."""
+    """Score that a candidate must reach to enter the leaderboard. An evaluation continues only while this is undecided.
+    Unset: none.
+    """
     follower_count: _builtins.int
-    """Followers that may join this learner, which is the lead, now or later; it does not wait for them. 0: it learns alone."""
+    """Number of followers that may join this learner, the lead, now or later. The lead does not wait for them. 0: it
+    trains alone.
+    """
     keep_replay: _builtins.bool
-    """Whether the replay buffer is always part of a checkpoint; else one of up to 16 MiB, where the store is a folder."""
+    """Whether checkpoints always contain the replay buffer. Otherwise they contain one of up to 16 MiB, if the store is a
+    folder.
+    """
     deterministic: _builtins.bool
     """Lock-step between collection and training."""
     unjudged: _builtins.bool
-    """Train to the end of the budget without any evaluation: there will be no candidate."""
+    """Train to the end of the budget without any evaluation, and so without a candidate."""
     sized_for: _builtins.int
-    """Sizes that the learner chooses are those for a cohort of so many. 0: as many as there are."""
+    """Number of members for which the learner chooses its sizes. 0: the number of members of this cohort."""
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
-        """Whom to train, on what."""
+        """The agents to train, and their environment."""
 
     @_builtins.property
     def budget(self) -> Global___RoundBudget:
@@ -384,7 +392,7 @@ class TrainWork(_message.Message):
 
     @_builtins.property
     def objective(self) -> _evolution_pb2.Objective:
-        """The target, so that the pod stops as soon as a candidate has passed it."""
+        """The target. The pod stops as soon as a candidate reaches it."""
 
     @_builtins.property
     def evaluation(self) -> _job_pb2.EvaluationSpec:
@@ -396,7 +404,7 @@ class TrainWork(_message.Message):
 
     @_builtins.property
     def fusion(self) -> Global___FusionSpec:
-        """How followers and lead are fused; unset without followers."""
+        """How lead and followers are fused. Unset without followers."""
 
     def __init__(
         self,
@@ -426,7 +434,7 @@ Global___TrainWork: _TypeAlias = TrainWork  # noqa: Y015
 
 @_typing.final
 class RoundBudget(_message.Message):
-    """When a round ends: at whichever limit comes first. At least one is set."""
+    """When a round ends: at the first limit that is reached. At least one is set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -437,7 +445,7 @@ class RoundBudget(_message.Message):
     env_steps_per_member: _builtins.int
     """Environment steps of each member. 0: no limit."""
     evaluation_fraction: _builtins.float
-    """Part of what the round uses that evaluation may take, 0 to 1. 0: 0.2."""
+    """Fraction of the round's cost that evaluation may take, 0 to 1. 0: 0.2."""
     @_builtins.property
     def time(self) -> _duration_pb2.Duration:
         """Seconds of training, evaluation included. Unset: no limit."""
@@ -464,7 +472,7 @@ Global___RoundBudget: _TypeAlias = RoundBudget  # noqa: Y015
 
 @_typing.final
 class FusionSpec(_message.Message):
-    """How several learners of one agent become one."""
+    """How the parameters of several learners of one agent are fused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -479,14 +487,14 @@ class FusionSpec(_message.Message):
     interval_updates: _builtins.int
     """Updates between two fusions. 0: one epoch."""
     quorum: _builtins.int
-    """Learners that must answer. 0: more than half."""
+    """Number of learners that must answer. 0: more than half."""
     outer_learning_rate: _builtins.float
     """Step size of the outer optimizer. Unset: 1."""
     outer_momentum: _builtins.float
     """Momentum of the outer optimizer. Unset: 0."""
     @_builtins.property
     def deadline(self) -> _duration_pb2.Duration:
-        """Wait for the others at most this long. Unset: 10 s."""
+        """Maximum time to wait for the others. Unset: 10 s."""
 
     def __init__(
         self,
@@ -515,7 +523,7 @@ Global___FusionSpec: _TypeAlias = FusionSpec  # noqa: Y015
 
 @_typing.final
 class EvaluateWork(_message.Message):
-    """EVALUATE."""
+    """Work of kind EVALUATE."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -527,18 +535,18 @@ class EvaluateWork(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     EVALUATOR_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.str
-    """How several policies act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     purpose: _agent_pb2.EvaluationPurpose.ValueType
-    """Why."""
+    """The purpose."""
     evaluator: _builtins.str
-    """The evaluator of EvaluationSpec."""
+    """Name of the evaluator, as in EvaluationSpec."""
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentSpec:
         """The environment."""
 
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Parent]:
-        """What to evaluate: one checkpoint, or several that act together."""
+        """The policy to evaluate: one checkpoint, or several that act together."""
 
     @_builtins.property
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -546,7 +554,7 @@ class EvaluateWork(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Limit of the whole evaluation. Unset: 10 min."""
+        """Time limit for the whole evaluation. Unset: 10 min."""
 
     def __init__(
         self,
@@ -569,9 +577,10 @@ Global___EvaluateWork: _TypeAlias = EvaluateWork  # noqa: Y015
 
 @_typing.final
 class FollowWork(_message.Message):
-    """FOLLOW. Renewing this lease says that the follower lives, nothing else: what is trained belongs to the lead's lease, which alone reports, commits and
-    completes. A follower that leaves releases it, with the reason ROUND_OVER where its lead has told it so; it ends by itself, FENCED from then on, with the
-    lead's. Its pod's time from grant to end counts to the job's cost.
+    """Work of kind FOLLOW. Renewing this lease says only that the follower lives. The training belongs to the lead's lease:
+    only the lead reports, commits and completes. A follower that leaves releases its lease, with the reason ROUND_OVER
+    if the lead has said so. The lease also ends with the lead's lease; later calls are FENCED. The pod's time from grant
+    to end counts towards the job's cost.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -583,12 +592,14 @@ class FollowWork(_message.Message):
     lead_address: _builtins.str
     """Address of the lead learner."""
     rank: _builtins.int
-    """This learner's rank, 1 to `follower_count`; the lead is 0. No two living followers have the same; one that is gone leaves it to the next."""
+    """This learner's rank, 1 to `follower_count`; the lead has rank 0. Living followers have different ranks. The rank of
+    a lost follower becomes free.
+    """
     lead_fence: _builtins.int
     """The lead's fence; Fuse repeats it."""
     @_builtins.property
     def train(self) -> Global___TrainWork:
-        """What the lead trains."""
+        """The work of the lead."""
 
     def __init__(
         self,
@@ -608,13 +619,13 @@ Global___FollowWork: _TypeAlias = FollowWork  # noqa: Y015
 
 @_typing.final
 class ExitWork(_message.Message):
-    """EXIT."""
+    """Work of kind EXIT."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the log."""
+    """The reason, for the log."""
     def __init__(
         self,
         *,
@@ -630,7 +641,7 @@ Global___ExitWork: _TypeAlias = ExitWork  # noqa: Y015
 
 @_typing.final
 class MemberProgress(_message.Message):
-    """How far a member has come in this lease. All values are totals since the lease began, so that a report twice changes nothing."""
+    """Progress of a member in this lease. All values are totals since the lease began, so repeating a report has no effect."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -666,16 +677,18 @@ class MemberProgress(_message.Message):
     env_steps: _builtins.int
     """Environment steps."""
     training_return: _builtins.float
-    """Mean return of recent training episodes; unset before the first one has ended."""
+    """Mean return of recent training episodes. Unset: no episode has ended yet."""
     failed: _builtins.bool
     """Whether the member has diverged and is frozen at its last good state."""
     @_builtins.property
     def cost(self) -> _duration_pb2.Duration:
-        """Device seconds / M, evaluation included: processor seconds of all processes of the pod, or seconds of its GPU where it has one."""
+        """Device seconds / M, evaluation included. Device seconds are processor seconds of all processes of the pod, or
+        seconds of its GPU if it has one.
+        """
 
     @_builtins.property
     def evaluation_cost(self) -> _duration_pb2.Duration:
-        """Part of it that went into evaluation."""
+        """The part of `cost` that evaluation took."""
 
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -704,7 +717,7 @@ Global___MemberProgress: _TypeAlias = MemberProgress  # noqa: Y015
 
 @_typing.final
 class RenewLeaseRequest(_message.Message):
-    """Keeps a lease."""
+    """Request of RenewLease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -719,7 +732,7 @@ class RenewLeaseRequest(_message.Message):
     fence: _builtins.int
     """Its fence. Required."""
     env_steps_per_second: _builtins.float
-    """Environment steps a second of the pod, all members."""
+    """Environment steps a second of the pod, over all members."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberProgress]:
         """Progress of each member."""
@@ -752,7 +765,7 @@ Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
 
 @_typing.final
 class RenewLeaseResponse(_message.Message):
-    """The lease lives on."""
+    """The lease is renewed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -760,12 +773,12 @@ class RenewLeaseResponse(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     ADMISSION_SCORE_FIELD_NUMBER: _builtins.int
     action: Global___LeaseAction.ValueType
-    """What to do."""
+    """What the pod must do."""
     admission_score: _builtins.float
-    """As in TrainWork; may have changed since."""
+    """As in TrainWork. It may have changed."""
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
-        """The new term, counted from when the request was sent."""
+        """The new term. It begins when the request was sent."""
 
     def __init__(
         self,
@@ -786,7 +799,7 @@ Global___RenewLeaseResponse: _TypeAlias = RenewLeaseResponse  # noqa: Y015
 
 @_typing.final
 class WatchLeaseRequest(_message.Message):
-    """Listens for orders. It does not keep the lease."""
+    """Request of WatchLease. It does not renew the lease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -818,7 +831,7 @@ class WatchLeaseResponse(_message.Message):
 
     ACTION_FIELD_NUMBER: _builtins.int
     action: Global___LeaseAction.ValueType
-    """What to do from now on."""
+    """What the pod must do from now on."""
     def __init__(
         self,
         *,
@@ -842,11 +855,11 @@ class MemberCheckpoint(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def progress(self) -> Global___MemberProgress:
-        """Where the member stands; its env_steps and cost become exact by this commit."""
+        """Progress of the member. This commit makes its env_steps and cost final."""
 
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
-        """The checkpoint, completely written. Required."""
+        """The checkpoint, which must be written completely. Required."""
 
     def __init__(
         self,
@@ -864,7 +877,7 @@ Global___MemberCheckpoint: _TypeAlias = MemberCheckpoint  # noqa: Y015
 
 @_typing.final
 class CommitCheckpointRequest(_message.Message):
-    """Makes checkpoints count."""
+    """Request of CommitCheckpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -877,7 +890,7 @@ class CommitCheckpointRequest(_message.Message):
     """Its fence. Required."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberCheckpoint]:
-        """One for each member that has a new checkpoint; all count, or none."""
+        """One for each member with a new checkpoint. All are committed, or none."""
 
     def __init__(
         self,
@@ -896,14 +909,14 @@ Global___CommitCheckpointRequest: _TypeAlias = CommitCheckpointRequest  # noqa: 
 
 @_typing.final
 class CommitCheckpointResponse(_message.Message):
-    """Acknowledged: durable."""
+    """The commit is durable."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMIT_TIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commit_time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """The time of the commit."""
 
     def __init__(
         self,
@@ -920,7 +933,7 @@ Global___CommitCheckpointResponse: _TypeAlias = CommitCheckpointResponse  # noqa
 
 @_typing.final
 class MemberResult(_message.Message):
-    """How a round went for one member."""
+    """The result of a round for one member."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -930,19 +943,19 @@ class MemberResult(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def final(self) -> Global___MemberCheckpoint:
-        """The last state, to train on from. Unset where the member failed before its first checkpoint."""
+        """The last state, from which training continues. Unset: the member failed before its first checkpoint."""
 
     @_builtins.property
     def candidate(self) -> _agent_pb2.Evaluation:
-        """The best evaluated snapshot of the round. Unset where none was evaluated."""
+        """The best evaluated snapshot of the round. Unset: none was evaluated."""
 
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Evaluation]:
-        """Every evaluation that has not been reported by RenewLease."""
+        """All evaluations that RenewLease has not reported."""
 
     @_builtins.property
     def problem(self) -> _cohort_pb2.Problem:
-        """Why the member failed; unset where it did not."""
+        """Why the member failed. Unset: it did not fail."""
 
     def __init__(
         self,
@@ -973,7 +986,9 @@ class TrainResult(_message.Message):
     env_steps_per_second: _builtins.float
     """Environment steps a second over the whole round, all members."""
     sizes: _builtins.str
-    """Device and sizes that the learner has chosen or was told, for people: `cuda, 512 environments each, horizon 32`. At most 200 characters."""
+    """Device and sizes of the learner, chosen or given, for people: `cuda, 512 environments each, horizon 32`. At most
+    200 characters.
+    """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberResult]:
         """In the order of the cohort."""
@@ -1041,7 +1056,7 @@ class InspectResult(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def description(self) -> _environment_pb2.EnvironmentDescription:
-        """What the environment is."""
+        """Description of the environment."""
 
     def __init__(
         self,
@@ -1058,7 +1073,7 @@ Global___InspectResult: _TypeAlias = InspectResult  # noqa: Y015
 
 @_typing.final
 class CompleteWorkRequest(_message.Message):
-    """Ends the work."""
+    """Request of CompleteWork."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1087,11 +1102,11 @@ class CompleteWorkRequest(_message.Message):
 
     @_builtins.property
     def problem(self) -> _cohort_pb2.Problem:
-        """The work cannot be done, here or elsewhere: a user's environment that raises."""
+        """The work cannot be done by any pod: for example, a user's environment raises an exception."""
 
     @_builtins.property
     def next(self) -> Global___LeaseWorkRequest:
-        """Asks for the next work in the same call; its wait counts from the acknowledgement. Unset: none wanted."""
+        """Asks for the next work in the same call. Its wait begins after the acknowledgement. Unset: no work wanted."""
 
     def __init__(
         self,
@@ -1116,14 +1131,14 @@ Global___CompleteWorkRequest: _TypeAlias = CompleteWorkRequest  # noqa: Y015
 
 @_typing.final
 class CompleteWorkResponse(_message.Message):
-    """Acknowledged: durable, and on its way to the leaderboard."""
+    """The result is durable and will reach the leaderboard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NEXT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def next(self) -> Global___Lease:
-        """The next work, where it was asked for and is there."""
+        """The next work. Unset: not requested, or none found."""
 
     def __init__(
         self,
@@ -1140,7 +1155,7 @@ Global___CompleteWorkResponse: _TypeAlias = CompleteWorkResponse  # noqa: Y015
 
 @_typing.final
 class ReleaseLeaseRequest(_message.Message):
-    """Hands work back."""
+    """Request of ReleaseLease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1153,7 +1168,7 @@ class ReleaseLeaseRequest(_message.Message):
     """Its fence. Required."""
     @_builtins.property
     def reason(self) -> _cohort_pb2.Problem:
-        """Why, for the log and for the decision whether to try again here."""
+        """The reason, for the log and for deciding whether this pod gets the work again."""
 
     def __init__(
         self,
@@ -1172,7 +1187,7 @@ Global___ReleaseLeaseRequest: _TypeAlias = ReleaseLeaseRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseLeaseResponse(_message.Message):
-    """Acknowledged: the work is free again."""
+    """The work is free again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

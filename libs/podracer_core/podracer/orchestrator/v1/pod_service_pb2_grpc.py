@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class PodServiceStub:
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     def __init__(self, channel):
@@ -69,47 +70,49 @@ class PodServiceStub:
 
 
 class PodServiceServicer:
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     def LeaseWork(self, request, context):
-        """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's.
+        """Waits for work and leases it. Errors: FAILED_PRECONDITION if the build differs too much from the orchestrator's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Keeps a lease for another term, reports what is going on, and hears whether to go on.
+        """Renews a lease for another term, reports progress, and returns whether to continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchLease(self, request, context):
-        """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one.
+        """Streams what the pod must do, now and after every change, until the lease ends. An order then need not wait for the
+        next renewal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitCheckpoint(self, request, context):
-        """Makes checkpoints count. Idempotent: the same checkpoints again change nothing.
+        """Commits checkpoints, so that they count. Idempotent: repeating a commit has no effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteWork(self, request, context):
-        """Ends the work with its result, in one transaction; may bring the next work. Idempotent by lease.
+        """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLease(self, request, context):
-        """Hands the work back undone; another pod goes on from the last committed checkpoint.
+        """Gives the work back unfinished. Another pod continues from the last committed checkpoint.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,8 +160,9 @@ def add_PodServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PodService:
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     @staticmethod

@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PodServiceStub:
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     @_typing.overload
@@ -36,41 +37,47 @@ class PodServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PodServiceAsyncStub: ...
     LeaseWork: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.LeaseWorkRequest, _pod_service_pb2.LeaseWorkResponse]
-    """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's."""
+    """Waits for work and leases it. Errors: FAILED_PRECONDITION if the build differs too much from the orchestrator's."""
     RenewLease: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.RenewLeaseRequest, _pod_service_pb2.RenewLeaseResponse]
-    """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+    """Renews a lease for another term, reports progress, and returns whether to continue."""
     WatchLease: _grpc.UnaryStreamMultiCallable[_pod_service_pb2.WatchLeaseRequest, _pod_service_pb2.WatchLeaseResponse]
-    """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
+    """Streams what the pod must do, now and after every change, until the lease ends. An order then need not wait for the
+    next renewal.
+    """
     CommitCheckpoint: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.CommitCheckpointRequest, _pod_service_pb2.CommitCheckpointResponse]
-    """Makes checkpoints count. Idempotent: the same checkpoints again change nothing."""
+    """Commits checkpoints, so that they count. Idempotent: repeating a commit has no effect."""
     CompleteWork: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.CompleteWorkRequest, _pod_service_pb2.CompleteWorkResponse]
-    """Ends the work with its result, in one transaction; may bring the next work. Idempotent by lease."""
+    """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease."""
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]
-    """Hands the work back undone; another pod goes on from the last committed checkpoint."""
+    """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
 
 @_typing.type_check_only
 class PodServiceAsyncStub(PodServiceStub):
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     LeaseWork: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.LeaseWorkRequest, _pod_service_pb2.LeaseWorkResponse]  # type: ignore[assignment]
-    """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's."""
+    """Waits for work and leases it. Errors: FAILED_PRECONDITION if the build differs too much from the orchestrator's."""
     RenewLease: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.RenewLeaseRequest, _pod_service_pb2.RenewLeaseResponse]  # type: ignore[assignment]
-    """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+    """Renews a lease for another term, reports progress, and returns whether to continue."""
     WatchLease: _aio.UnaryStreamMultiCallable[_pod_service_pb2.WatchLeaseRequest, _pod_service_pb2.WatchLeaseResponse]  # type: ignore[assignment]
-    """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
+    """Streams what the pod must do, now and after every change, until the lease ends. An order then need not wait for the
+    next renewal.
+    """
     CommitCheckpoint: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.CommitCheckpointRequest, _pod_service_pb2.CommitCheckpointResponse]  # type: ignore[assignment]
-    """Makes checkpoints count. Idempotent: the same checkpoints again change nothing."""
+    """Commits checkpoints, so that they count. Idempotent: repeating a commit has no effect."""
     CompleteWork: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.CompleteWorkRequest, _pod_service_pb2.CompleteWorkResponse]  # type: ignore[assignment]
-    """Ends the work with its result, in one transaction; may bring the next work. Idempotent by lease."""
+    """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease."""
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
-    """Hands the work back undone; another pod goes on from the last committed checkpoint."""
+    """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
 
 class PodServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Work for pods. A pod token (role pod) admits only LeaseWork; the lease token that it returns admits the other calls, and only for that lease.
-    Every call but LeaseWork repeats the fence; a call with an old one is refused with ABORTED, reason FENCED, and changes nothing.
+    """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
+    calls, and only for its lease. Every call except LeaseWork repeats the fence. A call with an old fence is refused
+    with ABORTED (FENCED) and changes nothing.
     """
 
     @_abc_1.abstractmethod
@@ -79,7 +86,7 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.LeaseWorkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.LeaseWorkResponse, _abc.Awaitable[_pod_service_pb2.LeaseWorkResponse]]:
-        """Waits for work and leases it. Errors: FAILED_PRECONDITION for a build that is too far from the orchestrator's."""
+        """Waits for work and leases it. Errors: FAILED_PRECONDITION if the build differs too much from the orchestrator's."""
 
     @_abc_1.abstractmethod
     def RenewLease(
@@ -87,7 +94,7 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.RenewLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.RenewLeaseResponse, _abc.Awaitable[_pod_service_pb2.RenewLeaseResponse]]:
-        """Keeps a lease for another term, reports what is going on, and hears whether to go on."""
+        """Renews a lease for another term, reports progress, and returns whether to continue."""
 
     @_abc_1.abstractmethod
     def WatchLease(
@@ -95,7 +102,9 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.WatchLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_pod_service_pb2.WatchLeaseResponse], _abc.AsyncIterator[_pod_service_pb2.WatchLeaseResponse]]:
-        """What to do, now and whenever it changes, until the lease ends: between renewals an order need not wait for the next one."""
+        """Streams what the pod must do, now and after every change, until the lease ends. An order then need not wait for the
+        next renewal.
+        """
 
     @_abc_1.abstractmethod
     def CommitCheckpoint(
@@ -103,7 +112,7 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.CommitCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.CommitCheckpointResponse, _abc.Awaitable[_pod_service_pb2.CommitCheckpointResponse]]:
-        """Makes checkpoints count. Idempotent: the same checkpoints again change nothing."""
+        """Commits checkpoints, so that they count. Idempotent: repeating a commit has no effect."""
 
     @_abc_1.abstractmethod
     def CompleteWork(
@@ -111,7 +120,7 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.CompleteWorkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.CompleteWorkResponse, _abc.Awaitable[_pod_service_pb2.CompleteWorkResponse]]:
-        """Ends the work with its result, in one transaction; may bring the next work. Idempotent by lease."""
+        """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease."""
 
     @_abc_1.abstractmethod
     def ReleaseLease(
@@ -119,6 +128,6 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.ReleaseLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.ReleaseLeaseResponse, _abc.Awaitable[_pod_service_pb2.ReleaseLeaseResponse]]:
-        """Hands the work back undone; another pod goes on from the last committed checkpoint."""
+        """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
 
 def add_PodServiceServicer_to_server(servicer: PodServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

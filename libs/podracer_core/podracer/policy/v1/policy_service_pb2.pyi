@@ -25,7 +25,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ActRequest(_message.Message):
-    """Asks for actions."""
+    """Request of Act."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,22 +35,26 @@ class ActRequest(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     ACTION_MASKS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
-    """Name of the policy. Unset: the only one that is served."""
+    """Name of the policy. Unset: the only policy."""
     version: _builtins.str
     """Its version. Unset: the present one."""
     @_builtins.property
     def observations(self) -> _tensor_pb2.Tensor:
-        """Raw observations, [B, …observation] or, for one alone, […observation]; inline, 1 to 1,024 of them. Element type: that of the policy's
-        observations (FLOAT32, or UINT8 for images); FLOAT64 is taken for FLOAT32.
+        """1 to 1,024 raw observations, inline: [B, …observation], or […observation] for a single one. The element type is
+        that of the policy's observations: FLOAT32, or UINT8 for images. FLOAT64 is accepted instead of FLOAT32.
         """
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The same for whom bytes are a trouble: numbers, row-major, one observation after the other. Exactly one of `observations` and `values` is set."""
+        """The same as numbers, row-major, one observation after the other, for callers that cannot easily make bytes. Exactly
+        one of `observations` and `values` is set.
+        """
 
     @_builtins.property
     def action_masks(self) -> _tensor_pb2.Tensor:
-        """Allowed choices, BOOL [B, choices] or [choices], inline; choices of all places of a multi-discrete action one after the other. Unset: all."""
+        """Allowed choices, BOOL [B, choices] or [choices], inline. For a multi-discrete action, the choices of all places one
+        after the other. Unset: all are allowed.
+        """
 
     def __init__(
         self,
@@ -85,11 +89,13 @@ class ActResponse(_message.Message):
     """Its version."""
     @_builtins.property
     def actions(self) -> _tensor_pb2.Tensor:
-        """[B, …action], or […action] where one observation came alone; in the environment's units, inline: FLOAT32 for boxes, INT64 for choices."""
+        """[B, …action], or […action] for a single observation, in the environment's units, inline. FLOAT32 for boxes, INT64
+        for choices.
+        """
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The same as numbers, row-major, where the request had `values`."""
+        """The same as numbers, row-major, if the request had `values`."""
 
     def __init__(
         self,
@@ -119,7 +125,7 @@ class ActStreamRequest(_message.Message):
     """Chosen by the caller; the answer repeats it."""
     @_builtins.property
     def act(self) -> Global___ActRequest:
-        """What is asked. Required."""
+        """The request. Required."""
 
     def __init__(
         self,
@@ -148,14 +154,14 @@ class ActStreamResponse(_message.Message):
     request_id: _builtins.int
     """As in the request; 0 for `draining`."""
     draining: _builtins.bool
-    """The server is about to stop: it reads no further request. Open the stream anew elsewhere, or a little later."""
+    """The server stops soon and reads no further request. Open a new stream at another server, or a little later."""
     @_builtins.property
     def act(self) -> Global___ActResponse:
         """The actions."""
 
     @_builtins.property
     def problem(self) -> _cohort_pb2.Problem:
-        """Why there are none. `reason` is the one that Act would tell."""
+        """Why there are no actions. `reason` is the same as for Act."""
 
     def __init__(
         self,
@@ -196,22 +202,22 @@ class Policy(_message.Message):
     version: _builtins.str
     """The version that acts now."""
     source: _builtins.str
-    """Where it came from, for people: a folder, a checkpoint's name, `projects/p/jobs/j@champion`."""
+    """Its origin, for people: a folder, a checkpoint's name, or `projects/p/jobs/j@champion`."""
     ensemble: _builtins.str
-    """How several act together, `mean` or `vote`; unset for one."""
+    """How several policies act together, `mean` or `vote`. Unset for one."""
     request_count: _builtins.int
     """Requests that the present version has answered since then."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Versions that can be asked for, the present one first."""
+        """Versions that can be requested, the present one first."""
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The agents, best first; one unless several act together."""
+        """The agents, best first. More than one if several act together."""
 
     @_builtins.property
     def observation_space(self) -> _environment_pb2.Space:
-        """Space of the observations as they are to be sent: a box."""
+        """Space of the observations, as they must be sent: a box."""
 
     @_builtins.property
     def action_space(self) -> _environment_pb2.Space:
@@ -245,7 +251,7 @@ Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
 @_typing.final
 class ListPoliciesRequest(_message.Message):
-    """Asks what is served."""
+    """Request of ListPolicies."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -262,7 +268,7 @@ Global___ListPoliciesRequest: _TypeAlias = ListPoliciesRequest  # noqa: Y015
 
 @_typing.final
 class ListPoliciesResponse(_message.Message):
-    """What is served."""
+    """The policies."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -286,13 +292,13 @@ Global___ListPoliciesResponse: _TypeAlias = ListPoliciesResponse  # noqa: Y015
 
 @_typing.final
 class GetPolicyRequest(_message.Message):
-    """Asks for a policy."""
+    """Request of GetPolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name. Unset: the only one that is served."""
+    """Name. Unset: the only policy."""
     def __init__(
         self,
         *,
@@ -332,7 +338,7 @@ Global___GetPolicyResponse: _TypeAlias = GetPolicyResponse  # noqa: Y015
 
 @_typing.final
 class LoadPolicyRequest(_message.Message):
-    """A piece of a policy."""
+    """Part of a policy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -342,7 +348,7 @@ class LoadPolicyRequest(_message.Message):
     """At most 1 MiB: the packed checkpoints, one after the other."""
     @_builtins.property
     def header(self) -> Global___LoadPolicyHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -372,16 +378,16 @@ class LoadPolicyHeader(_message.Message):
     ENSEMBLE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Letters, digits, `.`, `-` and `_`, at most 100. Required."""
+    """Name: letters, digits, `.`, `-` and `_`, at most 100. Required."""
     version: _builtins.str
-    """Likewise. Required."""
+    """Version, in the same form as `name`. Required."""
     ensemble: _builtins.str
-    """How several act together: `mean` or `vote`. Unset: by action space."""
+    """How several policies act together: `mean` or `vote`. Unset: depends on the action space."""
     source: _builtins.str
-    """Where it came from, for people, at most 1,000 characters. May be empty."""
+    """Its origin, for people, at most 1,000 characters. May be empty."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[_file_pb2.FileHeader]:
-        """Packed checkpoints, the best first; several act together. 1 to 100, together at most 512 MiB."""
+        """Packed checkpoints, the best first. Several act together. 1 to 100, at most 512 MiB together."""
 
     def __init__(
         self,
@@ -402,7 +408,7 @@ Global___LoadPolicyHeader: _TypeAlias = LoadPolicyHeader  # noqa: Y015
 
 @_typing.final
 class LoadPolicyResponse(_message.Message):
-    """The policy acts."""
+    """The policy is loaded and acts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -426,7 +432,7 @@ Global___LoadPolicyResponse: _TypeAlias = LoadPolicyResponse  # noqa: Y015
 
 @_typing.final
 class UnloadPolicyRequest(_message.Message):
-    """Asks to take a policy out."""
+    """Request of UnloadPolicy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -448,7 +454,7 @@ Global___UnloadPolicyRequest: _TypeAlias = UnloadPolicyRequest  # noqa: Y015
 
 @_typing.final
 class UnloadPolicyResponse(_message.Message):
-    """Nothing but the success."""
+    """An empty response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

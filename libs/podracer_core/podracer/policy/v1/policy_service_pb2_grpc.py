@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PolicyServiceStub:
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     def __init__(self, channel):
@@ -69,55 +69,56 @@ class PolicyServiceStub:
 
 
 class PolicyServiceServicer:
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     def Act(self, request, context):
-        """Actions for observations (role client). Requests that wait at the same time are answered by one call of the network; which
-        others they are changes an action by rounding only. May be repeated.
-        Errors: INVALID_ARGUMENT for observations that the policy does not take, or that are not finite; NOT_FOUND for an unknown policy or
-        version; RESOURCE_EXHAUSTED where too many wait; DEADLINE_EXCEEDED where the deadline passed before the policy could act.
+        """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+        requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
+        observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
+        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ActStream(self, request_iterator, context):
-        """The same, request after request on one stream (role client). Answers come in the order of the requests; one that is refused is
-        answered by a problem, and the stream goes on.
+        """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+        a problem, and the stream continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPolicies(self, request, context):
-        """What is served (role client).
+        """Lists the policies that are served (role client).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """One policy (role client). Errors: NOT_FOUND.
+        """Returns one policy (role client). Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadPolicy(self, request_iterator, context):
-        """Puts a policy in, or a new version of one in the place of the present (role control). It acts from the moment that it is announced,
-        after it has acted once to get warm; requests under way are finished by the former version, which stays available by its version until
-        the next one comes. A version that is there with the same bytes is not loaded again: it becomes the present one, as after a rollback.
-        Errors: INVALID_ARGUMENT for what cannot act, or not together; DATA_LOSS for bytes that are not what the header says; ALREADY_EXISTS for
-        a version that is there with other bytes; RESOURCE_EXHAUSTED where no more can be served.
+        """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+        once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
+        progress, and stays available by its version until the next one is loaded. A version that is already loaded with
+        the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
+        for policies that cannot act, or not together; DATA_LOSS if the bytes do not match the header; ALREADY_EXISTS if
+        the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadPolicy(self, request, context):
-        """Takes a policy out with all of its versions (role control); requests under way are finished. Errors: NOT_FOUND.
+        """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,8 +166,8 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PolicyServiceStub:
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     @_typing.overload
@@ -36,63 +36,65 @@ class PolicyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     Act: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]
-    """Actions for observations (role client). Requests that wait at the same time are answered by one call of the network; which
-    others they are changes an action by rounding only. May be repeated.
-    Errors: INVALID_ARGUMENT for observations that the policy does not take, or that are not finite; NOT_FOUND for an unknown policy or
-    version; RESOURCE_EXHAUSTED where too many wait; DEADLINE_EXCEEDED where the deadline passed before the policy could act.
+    """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+    requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
+    observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
+    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
     """
     ActStream: _grpc.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]
-    """The same, request after request on one stream (role client). Answers come in the order of the requests; one that is refused is
-    answered by a problem, and the stream goes on.
+    """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+    a problem, and the stream continues.
     """
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.ListPoliciesRequest, _policy_service_pb2.ListPoliciesResponse]
-    """What is served (role client)."""
+    """Lists the policies that are served (role client)."""
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.GetPolicyRequest, _policy_service_pb2.GetPolicyResponse]
-    """One policy (role client). Errors: NOT_FOUND."""
+    """Returns one policy (role client). Errors: NOT_FOUND."""
     LoadPolicy: _grpc.StreamUnaryMultiCallable[_policy_service_pb2.LoadPolicyRequest, _policy_service_pb2.LoadPolicyResponse]
-    """Puts a policy in, or a new version of one in the place of the present (role control). It acts from the moment that it is announced,
-    after it has acted once to get warm; requests under way are finished by the former version, which stays available by its version until
-    the next one comes. A version that is there with the same bytes is not loaded again: it becomes the present one, as after a rollback.
-    Errors: INVALID_ARGUMENT for what cannot act, or not together; DATA_LOSS for bytes that are not what the header says; ALREADY_EXISTS for
-    a version that is there with other bytes; RESOURCE_EXHAUSTED where no more can be served.
+    """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+    once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
+    progress, and stays available by its version until the next one is loaded. A version that is already loaded with
+    the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
+    for policies that cannot act, or not together; DATA_LOSS if the bytes do not match the header; ALREADY_EXISTS if
+    the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
     """
     UnloadPolicy: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.UnloadPolicyRequest, _policy_service_pb2.UnloadPolicyResponse]
-    """Takes a policy out with all of its versions (role control); requests under way are finished. Errors: NOT_FOUND."""
+    """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Act: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]  # type: ignore[assignment]
-    """Actions for observations (role client). Requests that wait at the same time are answered by one call of the network; which
-    others they are changes an action by rounding only. May be repeated.
-    Errors: INVALID_ARGUMENT for observations that the policy does not take, or that are not finite; NOT_FOUND for an unknown policy or
-    version; RESOURCE_EXHAUSTED where too many wait; DEADLINE_EXCEEDED where the deadline passed before the policy could act.
+    """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+    requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
+    observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
+    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
     """
     ActStream: _aio.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]  # type: ignore[assignment]
-    """The same, request after request on one stream (role client). Answers come in the order of the requests; one that is refused is
-    answered by a problem, and the stream goes on.
+    """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+    a problem, and the stream continues.
     """
     ListPolicies: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.ListPoliciesRequest, _policy_service_pb2.ListPoliciesResponse]  # type: ignore[assignment]
-    """What is served (role client)."""
+    """Lists the policies that are served (role client)."""
     GetPolicy: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.GetPolicyRequest, _policy_service_pb2.GetPolicyResponse]  # type: ignore[assignment]
-    """One policy (role client). Errors: NOT_FOUND."""
+    """Returns one policy (role client). Errors: NOT_FOUND."""
     LoadPolicy: _aio.StreamUnaryMultiCallable[_policy_service_pb2.LoadPolicyRequest, _policy_service_pb2.LoadPolicyResponse]  # type: ignore[assignment]
-    """Puts a policy in, or a new version of one in the place of the present (role control). It acts from the moment that it is announced,
-    after it has acted once to get warm; requests under way are finished by the former version, which stays available by its version until
-    the next one comes. A version that is there with the same bytes is not loaded again: it becomes the present one, as after a rollback.
-    Errors: INVALID_ARGUMENT for what cannot act, or not together; DATA_LOSS for bytes that are not what the header says; ALREADY_EXISTS for
-    a version that is there with other bytes; RESOURCE_EXHAUSTED where no more can be served.
+    """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+    once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
+    progress, and stays available by its version until the next one is loaded. A version that is already loaded with
+    the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
+    for policies that cannot act, or not together; DATA_LOSS if the bytes do not match the header; ALREADY_EXISTS if
+    the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
     """
     UnloadPolicy: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.UnloadPolicyRequest, _policy_service_pb2.UnloadPolicyResponse]  # type: ignore[assignment]
-    """Takes a policy out with all of its versions (role control); requests under way are finished. Errors: NOT_FOUND."""
+    """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Acts with trained policies, greedily: raw observations in, actions in the environment's units out. Who acts (role client) puts no
-    policy in: that is for role control, as what acts may move money or machines.
+    """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
+    role client may act, but only the role control may load policies, because an action may move money or machines.
     """
 
     @_abc_1.abstractmethod
@@ -101,10 +103,10 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.ActRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.ActResponse, _abc.Awaitable[_policy_service_pb2.ActResponse]]:
-        """Actions for observations (role client). Requests that wait at the same time are answered by one call of the network; which
-        others they are changes an action by rounding only. May be repeated.
-        Errors: INVALID_ARGUMENT for observations that the policy does not take, or that are not finite; NOT_FOUND for an unknown policy or
-        version; RESOURCE_EXHAUSTED where too many wait; DEADLINE_EXCEEDED where the deadline passed before the policy could act.
+        """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+        requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
+        observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
+        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
         """
 
     @_abc_1.abstractmethod
@@ -113,8 +115,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_service_pb2.ActStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_service_pb2.ActStreamResponse], _abc.AsyncIterator[_policy_service_pb2.ActStreamResponse]]:
-        """The same, request after request on one stream (role client). Answers come in the order of the requests; one that is refused is
-        answered by a problem, and the stream goes on.
+        """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+        a problem, and the stream continues.
         """
 
     @_abc_1.abstractmethod
@@ -123,7 +125,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.ListPoliciesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.ListPoliciesResponse, _abc.Awaitable[_policy_service_pb2.ListPoliciesResponse]]:
-        """What is served (role client)."""
+        """Lists the policies that are served (role client)."""
 
     @_abc_1.abstractmethod
     def GetPolicy(
@@ -131,7 +133,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.GetPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.GetPolicyResponse, _abc.Awaitable[_policy_service_pb2.GetPolicyResponse]]:
-        """One policy (role client). Errors: NOT_FOUND."""
+        """Returns one policy (role client). Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def LoadPolicy(
@@ -139,11 +141,12 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_service_pb2.LoadPolicyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.LoadPolicyResponse, _abc.Awaitable[_policy_service_pb2.LoadPolicyResponse]]:
-        """Puts a policy in, or a new version of one in the place of the present (role control). It acts from the moment that it is announced,
-        after it has acted once to get warm; requests under way are finished by the former version, which stays available by its version until
-        the next one comes. A version that is there with the same bytes is not loaded again: it becomes the present one, as after a rollback.
-        Errors: INVALID_ARGUMENT for what cannot act, or not together; DATA_LOSS for bytes that are not what the header says; ALREADY_EXISTS for
-        a version that is there with other bytes; RESOURCE_EXHAUSTED where no more can be served.
+        """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+        once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
+        progress, and stays available by its version until the next one is loaded. A version that is already loaded with
+        the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
+        for policies that cannot act, or not together; DATA_LOSS if the bytes do not match the header; ALREADY_EXISTS if
+        the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
         """
 
     @_abc_1.abstractmethod
@@ -152,6 +155,6 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.UnloadPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.UnloadPolicyResponse, _abc.Awaitable[_policy_service_pb2.UnloadPolicyResponse]]:
-        """Takes a policy out with all of its versions (role control); requests under way are finished. Errors: NOT_FOUND."""
+        """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,7 +29,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class CollectRequest(_message.Message):
-    """From the learner. The first message is `open`."""
+    """Sent by the learner. The first message is `open`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -44,11 +44,11 @@ class CollectRequest(_message.Message):
 
     @_builtins.property
     def actor_update(self) -> Global___ActorUpdate:
-        """New weights; the newest win."""
+        """New weights. The worker uses the newest."""
 
     @_builtins.property
     def slot_return(self) -> _tensor_pb2.SlotReturn:
-        """Hands a staging slot back."""
+        """Returns a staging slot."""
 
     @_builtins.property
     def rollout_request(self) -> Global___RolloutRequest:
@@ -56,7 +56,7 @@ class CollectRequest(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of an actor update that is too large for one message."""
+        """Part of an actor update that is too large for one message."""
 
     def __init__(
         self,
@@ -116,34 +116,38 @@ class OpenCollect(_message.Message):
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     envs_per_member: _builtins.int
-    """Environments of each member at this worker, those of all members together at most 1,048,576. Required."""
+    """Environments of each member at this worker, at most 1,048,576 for all members together. Required."""
     first_env_index: _builtins.int
-    """Index of this worker's first environment within each member; keys random numbers, so that they do not depend on how environments are spread."""
+    """Index of this worker's first environment within each member. Random numbers depend on this index, and not on the
+    worker.
+    """
     horizon: _builtins.int
-    """Steps of a rollout, at most 1,048,576, and no more than there is memory for. Required."""
+    """Steps of a rollout, at most 1,048,576, and limited by the memory. Required."""
     max_in_flight: _builtins.int
-    """Rollouts in flight at most, 1 to 8. 0: 1."""
+    """Maximum number of rollouts in flight, 1 to 8. 0: 1."""
     deterministic: _builtins.bool
-    """Lock-step: a rollout begins only on the weights that answer the one before."""
+    """Lock-step: a rollout begins only with weights that came after the previous rollout."""
     device: _builtins.str
-    """Device to collect on: `cpu`, `cuda:0`; FAILED_PRECONDITION (NO_DEVICE) where it is not there. Unset: as the worker is set."""
+    """Device to collect on, such as `cpu` or `cuda:0`. Errors: FAILED_PRECONDITION (NO_DEVICE) if it does not exist.
+    Unset: the worker's setting.
+    """
     traceparent: _builtins.str
-    """The span in which the learner opens it, as W3C's traceparent. Unset if no span is recorded."""
+    """The span in which the learner opens the session, as a W3C traceparent. Unset: no span is recorded."""
     @_builtins.property
     def build(self) -> _cohort_pb2.BuildInfo:
         """The learner's build; it must equal the worker's."""
 
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
-        """Algorithm, environment and members: their seeds key the environments and the action noise."""
+        """Algorithm, environment and members. The members' seeds determine the environments and the action noise."""
 
     @_builtins.property
     def carriers(self) -> _tensor_pb2.CarrierOffer:
-        """What the learner can receive."""
+        """Carriers that the learner supports."""
 
     @_builtins.property
     def environment_state(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """State of the environments to go on from, by name, inline. Empty: reset."""
+        """State of the environments from which to continue, by name, inline. Empty: reset."""
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ Global___OpenCollect: _TypeAlias = OpenCollect  # noqa: Y015
 
 @_typing.final
 class ActorUpdate(_message.Message):
-    """The actor's weights, stacked over members, and the normalizer that they go with."""
+    """The actor's weights, stacked over members, with their normalizer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,12 +203,12 @@ class ActorUpdate(_message.Message):
     NORMALIZER_VERSION_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     policy_version: _builtins.int
-    """Counts up from 1 with every update of the weights."""
+    """Starts at 1 and grows with every update of the weights."""
     normalizer_version: _builtins.int
     """Version of the normalizer's statistics."""
     @_builtins.property
     def tensors(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """Tensors by name; all of them, [M, …]."""
+        """All tensors by name, [M, …]."""
 
     def __init__(
         self,
@@ -223,7 +227,7 @@ Global___ActorUpdate: _TypeAlias = ActorUpdate  # noqa: Y015
 
 @_typing.final
 class RolloutRequest(_message.Message):
-    """Asks for rollouts on top of those asked for already. At most 8 may be asked for and not have gone out yet."""
+    """Requests further rollouts. At most 8 requested rollouts may be outstanding."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -232,7 +236,7 @@ class RolloutRequest(_message.Message):
     WITH_ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     count: _builtins.int
-    """How many."""
+    """Number of rollouts."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self) -> _builtins.int:
@@ -244,9 +248,9 @@ class RolloutRequest(_message.Message):
         """Not read."""
 
     with_environment_state: _builtins.bool
-    """Whether the environments' state is wanted with the rollout."""
+    """Whether the rollout must include the environments' state."""
     traceparent: _builtins.str
-    """The span that waits for the rollouts, as W3C's traceparent. Unset if no span is recorded, as for most rollouts."""
+    """The span that waits for the rollouts, as a W3C traceparent. Unset: no span is recorded, as for most rollouts."""
     def __init__(
         self,
         *,
@@ -265,7 +269,7 @@ Global___RolloutRequest: _TypeAlias = RolloutRequest  # noqa: Y015
 
 @_typing.final
 class CollectResponse(_message.Message):
-    """From the worker."""
+    """Sent by the worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -283,11 +287,11 @@ class CollectResponse(_message.Message):
 
     @_builtins.property
     def chunk(self) -> _tensor_pb2.TensorChunk:
-        """A piece of a rollout that is too large for one message; its header came before."""
+        """Part of a rollout that is too large for one message. Its header came before."""
 
     @_builtins.property
     def draining(self) -> Global___Draining:
-        """The worker is about to stop: the session ends after the rollouts in flight."""
+        """The worker stops soon: the session ends after the rollouts in flight."""
 
     def __init__(
         self,
@@ -322,11 +326,11 @@ class CollectOpened(_message.Message):
 
     @_builtins.property
     def carrier(self) -> _tensor_pb2.CarrierChoice:
-        """How tensors come across."""
+        """How tensors are transferred."""
 
     @_builtins.property
     def environment(self) -> _environment_pb2.EnvironmentDescription:
-        """The environment as it was started."""
+        """The started environment."""
 
     def __init__(
         self,
@@ -345,7 +349,7 @@ Global___CollectOpened: _TypeAlias = CollectOpened  # noqa: Y015
 
 @_typing.final
 class RolloutBatch(_message.Message):
-    """Transitions of `horizon` steps of every environment at this worker."""
+    """Transitions: `horizon` steps of every environment at this worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -401,7 +405,7 @@ class RolloutBatch(_message.Message):
     DURATION_S_FIELD_NUMBER: _builtins.int
     PROCESSOR_S_FIELD_NUMBER: _builtins.int
     normalizer_version: _builtins.int
-    """Normalizer version that went with them."""
+    """Version of the normalizer that was used with them."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self) -> _builtins.int:
@@ -423,22 +427,26 @@ class RolloutBatch(_message.Message):
         """Not read."""
 
     live_environments: _builtins.int
-    """Environments that answered; fewer than opened after a process died."""
+    """Number of environments that answered. It is lower after a process died."""
     duration_s: _builtins.float
-    """Seconds that the rollout took."""
+    """Duration of the rollout in seconds."""
     processor_s: _builtins.float
-    """Processor seconds of the worker and its children since the session's rollout before, or since the session was opened."""
+    """Processor seconds of the worker and its children since the previous rollout of the session, or since the session
+    was opened.
+    """
     @_builtins.property
     def tensors(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """Tensors by name, [T, M, E, …]: observation, action, log_prob, reward, terminated, truncated, final_observation, valid and what the algorithm adds."""
+        """Tensors by name, [T, M, E, …]: observation, action, log_prob, reward, terminated, truncated, final_observation,
+        valid, and those that the algorithm adds.
+        """
 
     @_builtins.property
     def policy_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Weights that acted in each step where they changed within the rollout; else one value."""
+        """Version of the weights that acted in each step; one value if it did not change within the rollout."""
 
     @_builtins.property
     def environment_state(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
-        """State of the environments after the rollout, where it was asked for."""
+        """State of the environments after the rollout, if it was requested."""
 
     def __init__(
         self,
@@ -463,13 +471,13 @@ Global___RolloutBatch: _TypeAlias = RolloutBatch  # noqa: Y015
 
 @_typing.final
 class Draining(_message.Message):
-    """The sender is about to stop."""
+    """The sender stops soon."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why."""
+    """The reason."""
     def __init__(
         self,
         *,
@@ -485,7 +493,7 @@ Global___Draining: _TypeAlias = Draining  # noqa: Y015
 
 @_typing.final
 class PutFileRequest(_message.Message):
-    """A piece of a file."""
+    """Part of a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -495,7 +503,7 @@ class PutFileRequest(_message.Message):
     """At most 1 MiB."""
     @_builtins.property
     def header(self) -> _file_pb2.FileHeader:
-        """What is coming."""
+        """Describes the bytes that follow."""
 
     def __init__(
         self,
@@ -515,13 +523,13 @@ Global___PutFileRequest: _TypeAlias = PutFileRequest  # noqa: Y015
 
 @_typing.final
 class PutFileResponse(_message.Message):
-    """The file is there."""
+    """The file is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     already_there: _builtins.bool
-    """It had been there before: the answer comes after the header, whose bytes need not be sent."""
+    """Whether the file was already stored. The response then follows the header at once, and the bytes need not be sent."""
     def __init__(
         self,
         *,
@@ -537,7 +545,7 @@ Global___PutFileResponse: _TypeAlias = PutFileResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks what the worker does."""
+    """Request of GetStatus."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -554,7 +562,7 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
-    """What the worker does."""
+    """The worker's status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -564,9 +572,9 @@ class GetStatusResponse(_message.Message):
     ENV_STEPS_FIELD_NUMBER: _builtins.int
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
     session_count: _builtins.int
-    """Sessions now."""
+    """Number of sessions now."""
     max_sessions: _builtins.int
-    """Sessions at most."""
+    """Maximum number of sessions."""
     env_steps: _builtins.int
     """Environment steps since it started."""
     env_steps_per_second: _builtins.float

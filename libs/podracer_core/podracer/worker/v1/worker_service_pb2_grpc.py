@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkerServiceStub:
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time.
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
     """
 
     def __init__(self, channel):
@@ -53,30 +54,32 @@ class WorkerServiceStub:
 
 
 class WorkerServiceServicer:
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time.
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
     """
 
     def Collect(self, request_iterator, context):
-        """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
-        Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
-        PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+        """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back. Errors:
+        RESOURCE_EXHAUSTED with a retry hint if all sessions are in use; FAILED_PRECONDITION (USER_CODE_FAILED, with the
+        traceback) if the environment does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build;
+        FAILED_PRECONDITION (FILES_MISSING) if the environment's code or data has not been sent by PutFile;
+        INVALID_ARGUMENT for an invalid `open`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutFile(self, request_iterator, context):
-        """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
-        Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
-        while others are on their way, or where the cache has no room.
+        """Stores a file that an environment needs, under its SHA-256. The first message is the header, the others contain the
+        bytes. Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS if the bytes do not match the header;
+        RESOURCE_EXHAUSTED with a retry hint while other files are being sent, or if the cache is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """What the worker does now.
+        """Returns what the worker is doing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,7 +112,8 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService:
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time.
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
     """
 
     @staticmethod

@@ -27,47 +27,55 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerServiceStub:
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time."""
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Collect: _grpc.StreamStreamMultiCallable[_worker_service_pb2.CollectRequest, _worker_service_pb2.CollectResponse]
-    """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
-    Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
-    PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+    """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back. Errors:
+    RESOURCE_EXHAUSTED with a retry hint if all sessions are in use; FAILED_PRECONDITION (USER_CODE_FAILED, with the
+    traceback) if the environment does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build;
+    FAILED_PRECONDITION (FILES_MISSING) if the environment's code or data has not been sent by PutFile;
+    INVALID_ARGUMENT for an invalid `open`.
     """
     PutFile: _grpc.StreamUnaryMultiCallable[_worker_service_pb2.PutFileRequest, _worker_service_pb2.PutFileResponse]
-    """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
-    Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
-    while others are on their way, or where the cache has no room.
+    """Stores a file that an environment needs, under its SHA-256. The first message is the header, the others contain the
+    bytes. Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS if the bytes do not match the header;
+    RESOURCE_EXHAUSTED with a retry hint while other files are being sent, or if the cache is full.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.GetStatusRequest, _worker_service_pb2.GetStatusResponse]
-    """What the worker does now."""
+    """Returns what the worker is doing."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time."""
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Collect: _aio.StreamStreamMultiCallable[_worker_service_pb2.CollectRequest, _worker_service_pb2.CollectResponse]  # type: ignore[assignment]
-    """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
-    Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-    environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
-    PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+    """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back. Errors:
+    RESOURCE_EXHAUSTED with a retry hint if all sessions are in use; FAILED_PRECONDITION (USER_CODE_FAILED, with the
+    traceback) if the environment does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build;
+    FAILED_PRECONDITION (FILES_MISSING) if the environment's code or data has not been sent by PutFile;
+    INVALID_ARGUMENT for an invalid `open`.
     """
     PutFile: _aio.StreamUnaryMultiCallable[_worker_service_pb2.PutFileRequest, _worker_service_pb2.PutFileResponse]  # type: ignore[assignment]
-    """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
-    Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
-    while others are on their way, or where the cache has no room.
+    """Stores a file that an environment needs, under its SHA-256. The first message is the header, the others contain the
+    bytes. Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS if the bytes do not match the header;
+    RESOURCE_EXHAUSTED with a retry hint while other files are being sent, or if the cache is full.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.GetStatusRequest, _worker_service_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """What the worker does now."""
+    """Returns what the worker is doing."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials; it takes `max_sessions` learners at a time."""
+    """Collects transitions for a learner (role pod). A worker knows no job and holds no credentials. It serves
+    `max_sessions` learners at a time.
+    """
 
     @_abc_1.abstractmethod
     def Collect(
@@ -75,10 +83,11 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_worker_service_pb2.CollectRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_service_pb2.CollectResponse], _abc.AsyncIterator[_worker_service_pb2.CollectResponse]]:
-        """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back.
-        Errors: RESOURCE_EXHAUSTED with a retry hint while all sessions are taken; FAILED_PRECONDITION (USER_CODE_FAILED, with the traceback) for an
-        environment that does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build; FAILED_PRECONDITION (FILES_MISSING) where
-        PutFile has not brought the environment's code or data yet; INVALID_ARGUMENT for an open that cannot be right.
+        """One session: the learner opens it with an environment and a cohort, sends weights, and gets rollouts back. Errors:
+        RESOURCE_EXHAUSTED with a retry hint if all sessions are in use; FAILED_PRECONDITION (USER_CODE_FAILED, with the
+        traceback) if the environment does not start; FAILED_PRECONDITION (BUILD_MISMATCH) for another build;
+        FAILED_PRECONDITION (FILES_MISSING) if the environment's code or data has not been sent by PutFile;
+        INVALID_ARGUMENT for an invalid `open`.
         """
 
     @_abc_1.abstractmethod
@@ -87,9 +96,9 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_worker_service_pb2.PutFileRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.PutFileResponse, _abc.Awaitable[_worker_service_pb2.PutFileResponse]]:
-        """Brings a file that an environment needs, once: it is kept by its SHA-256. The first message is the header, the others its bytes.
-        Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS for other bytes than it announces; RESOURCE_EXHAUSTED with a retry hint
-        while others are on their way, or where the cache has no room.
+        """Stores a file that an environment needs, under its SHA-256. The first message is the header, the others contain the
+        bytes. Errors: INVALID_ARGUMENT for a wrong header; DATA_LOSS if the bytes do not match the header;
+        RESOURCE_EXHAUSTED with a retry hint while other files are being sent, or if the cache is full.
         """
 
     @_abc_1.abstractmethod
@@ -98,6 +107,6 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_service_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_service_pb2.GetStatusResponse, _abc.Awaitable[_worker_service_pb2.GetStatusResponse]]:
-        """What the worker does now."""
+        """Returns what the worker is doing."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
