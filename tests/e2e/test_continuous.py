@@ -223,6 +223,7 @@ def test_agents_keep_learning_whatever_dies(site: Site, run: Callable[..., Comma
     fine("data", "delete", "market")
 
 
+@pytest.mark.thorough
 def test_a_schedule_begins_generations(site: Site, run: Callable[..., Command], tmp_path: Path) -> None:
     (tmp_path / "clock.yaml").write_text(SCHEDULED)
     submitted = run("submit", "clock.yaml", "--id", "clock")

@@ -23,6 +23,7 @@ from unittest import mock
 
 import pytest
 
+from podracer_client import Client
 from podracer_client.display.outcome import TARGET_MISSED
 from support.commands import Result, one_evaluator, run_here
 from support.documents import blocks
@@ -77,20 +78,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `podracer run examples/cartpole.yaml` has ended."""
-    folder = tmp_path_factory.mktemp("cartpole")
-    write_examples(folder)
-    with commands_in(folder) as start:
-        command = start("run", "examples/cartpole.yaml")
-        assert command.wait(240) in (0, TARGET_MISSED), command.stderr
-    return folder
-
-
-@pytest.fixture
-def after_cartpole(cartpole: Path, tmp_path: Path) -> Path:
-    """A folder as that of `cartpole`, for one test."""
-    return shutil.copytree(cartpole, tmp_path, dirs_exist_ok=True)
+def cartpole(server: Path) -> str:
+    """The job of examples/cartpole.yaml, which has ended at the server."""
+    with Client.connect(folder=server / "runs") as client:
+        job = client.submit(server / "examples" / "cartpole.yaml").wait()
+    assert job.state == "SUCCEEDED", job.message.problem
+    return job.name.rpartition("/")[2]
 
 
 def newest_job(folder: Path) -> str:
@@ -241,57 +234,58 @@ def test_the_commands_of_trading(podracer: Callable[..., Command], tmp_path: Pat
     assert (tmp_path / "trader.pt2").stat().st_size > 0
 
 
-def look_at_cartpole(document: str, folder: Path, podracer: Callable[..., Command]) -> Terminal:
-    """Execute the commands of a document that begin with the job that `folder` holds."""
+def look_at(job: str, document: str, folder: Path, podracer: Callable[..., Command]) -> Terminal:
+    """Execute the commands of a document but the first, which makes a job as the one that has ended."""
     first, *others = commands_of(document)
     assert shlex.split(first, comments=True) in (
         ["podracer", "run", "examples/cartpole.yaml"],
         ["podracer", "run", "examples/cartpole.yaml", "--dir", "runs"],
     )
     terminal = Terminal(folder, podracer)
-    terminal.job = newest_job(folder)
+    terminal.job = job
     for line in others:
         terminal.execute(line)
     return terminal
 
 
-def test_the_commands_of_telemetry(podracer: Callable[..., Command], after_cartpole: Path) -> None:
-    terminal = look_at_cartpole("docs/telemetry.md", after_cartpole, podracer)
+def test_the_commands_of_telemetry(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
+    terminal = look_at(cartpole, "docs/telemetry.md", server, podracer)
     (tree,) = [ended.lines for line, ended in terminal.ended.items() if line.startswith("podracer trace JOB  ")]
     assert all(name in "\n".join(tree) for name in ("JobService/CreateJob", "train", "gradient steps"))
-    assert "</html>" in (after_cartpole / f"{terminal.job}-trace.html").read_text()
-    assert "</html>" in (after_cartpole / "page.html").read_text()
+    assert "</html>" in (server / f"{terminal.job}-trace.html").read_text()
+    assert "</html>" in (server / "page.html").read_text()
 
 
-def test_the_commands_of_results(podracer: Callable[..., Command], after_cartpole: Path) -> None:
-    terminal = look_at_cartpole("docs/results.md", after_cartpole, podracer)
+def test_the_commands_of_results(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
+    terminal = look_at(cartpole, "docs/results.md", server, podracer)
     (ranking,) = [ended for line, ended in terminal.ended.items() if line.startswith("podracer leaderboard ")]
     assert any(line.split()[:2] == ["rank", "agent"] for line in ranking.lines)
-    assert "</html>" in (after_cartpole / f"{terminal.job}-report.html").read_text()
-    assert (after_cartpole / "figures" / "lineage.svg").stat().st_size > 0
-    assert (after_cartpole / "champion.gif").read_bytes().startswith(b"GIF89a")
+    assert "</html>" in (server / f"{terminal.job}-report.html").read_text()
+    assert (server / "figures" / "lineage.svg").stat().st_size > 0
+    assert (server / "champion.gif").read_bytes().startswith(b"GIF89a")
 
 
-def test_the_commands_of_loggers(podracer: Callable[..., Command], after_cartpole: Path) -> None:
+def test_the_commands_of_loggers(podracer: Callable[..., Command], server: Path, cartpole: str) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    terminal = look_at_cartpole("docs/loggers.md", after_cartpole, podracer)
+    terminal = look_at(cartpole, "docs/loggers.md", server, podracer)
     first, again = (ended.lines[-1] for line, ended in terminal.ended.items() if line.startswith("podracer log "))
     assert "evaluations in tensorboard" in first
     assert again.endswith(" 0 of them new")
-    assert list((after_cartpole / "board" / terminal.job).glob("*/events.out.tfevents.*"))
+    assert list((server / "board" / terminal.job).glob("*/events.out.tfevents.*"))
 
 
-def test_the_commands_of_serving(podracer: Callable[..., Command], after_cartpole: Path) -> None:
-    terminal = look_at_cartpole("docs/serving.md", after_cartpole, podracer)
-    programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
-    client, onnx = (terminal.program(program) for program in programs)
-    served = client.split()
-    assert served[0] in ("0", "1")
-    assert served[1:3] == [f"[{served[0]}]", "cartpole"]
-    assert onnx.split() == served[1:2], "the file acts as the server does"
-    assert terminal.serving is not None
-    terminal.serving.interrupt()
-    assert terminal.serving.wait(60) == 130
+def test_the_commands_of_serving(server: Path, cartpole: str) -> None:
+    with commands_in(server) as start:
+        terminal = look_at(cartpole, "docs/serving.md", server, start)
+        programs = blocks((ROOT / "docs" / "serving.md").read_text(), "python")
+        client, onnx = (terminal.program(program) for program in programs)
+        served = client.split()
+        assert served[0] in ("0", "1")
+        assert served[1:3] == [f"[{served[0]}]", "cartpole"]
+        assert onnx.split() == served[1:2], "the file acts as the server does"
+        assert terminal.serving is not None
+        terminal.serving.interrupt()
+        assert terminal.serving.wait(60) == 130
 
 
 def test_the_programs_of_in_a_notebook(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ def test_an_alias_is_followed_and_what_is_served_stays(
     podracer: Callable[..., Command], up: Callable[..., Command], run: Callable[..., Command], tmp_path: Path
 ) -> None:
     (tmp_path / "served.yaml").write_text(JOB)
-    trained = run("run", "served.yaml", "--json", timeout_s=240)
-    job = next(event["job"] for event in trained.events if event["event"] == "progress")
     server = up()
-    tokens, board = tmp_path / "runs" / "tokens", job.replace("/jobs/", "/leaderboards/")
+    tokens = tmp_path / "runs" / "tokens"
     with Client.connect(folder=tmp_path / "runs") as client:
+        trained = client.submit(tmp_path / "served.yaml").wait()
+        job, board = trained.name, trained.message.leaderboard
         first, second = client.leaderboard(board).candidates[:2]
         leaderboard = client.connection.leaderboard
 

@@ -19,6 +19,15 @@ from support.processes import EXAMPLES, Command, wait_until
 from tests.e2e.conftest import commands_in, start_up
 
 pytestmark = pytest.mark.processes
+SMALL = """
+name: small
+environment: {id: CartPole-v1}
+objective: {max_env_steps: 2_048}
+search: {algorithms: [ppo], space: {horizon: 32}}
+evolution: {population: 1, leaderboard_size: 1, round: {env_steps: 2_048}}
+pod: {count: 1, members: 1, envs_per_member: 16, layout: fused}
+evaluation: {episodes: 8}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,7 @@ def server(folder: Path) -> Iterator[Command]:
 def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
     client = subprocess.run(
-        [sys.executable, EXAMPLES / "clients" / "python" / "submit_job.py"],
+        [sys.executable, EXAMPLES / "clients" / "python" / "submit_job.py", "30"],
         check=False,
         cwd=folder,
         env=environment,
@@ -49,8 +58,9 @@ def test_plain_grpc_the_sdk_and_the_command_see_one_service(folder: Path) -> Non
     (manifest,) = folder.glob("best*/manifest.json")
     assert json.loads(manifest.read_text())
 
+    (folder / "small.yaml").write_text(SMALL)
     with Client.connect(folder=folder / "runs") as sdk:
-        job = sdk.submit(EXAMPLES / "cartpole.yaml")
+        job = sdk.submit(folder / "small.yaml")
         job.wait()
         assert job.leaderboard()
         job.download_best(folder / "sdk")

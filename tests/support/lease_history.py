@@ -50,6 +50,7 @@ from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from podracer_orchestrator.works import evaluation_works
 from podracer_orchestrator.works.train_results import member_commit
 from support.manual_clock import ManualClock
+from support.new_database import new_database
 
 TERM_S = 10.0
 TARGET = 100.0
@@ -446,7 +447,8 @@ class History:
 
     def open(self) -> None:
         changes = ChangeFeed()
-        self.database = open_database(f"sqlite:///{self.folder}/o.sqlite", "podracer_orchestrator.migrations")
+        migrations = "podracer_orchestrator.migrations"
+        self.database = open_database(new_database(self.folder / "o.sqlite", migrations), migrations)
         after_change = functools.partial(ending.after_change, clock=self.clock)
         self.transactions = Transactions(self.database, changes, after_change)
         self.deadlines = LeaseDeadlines(self.clock, TERM_S)

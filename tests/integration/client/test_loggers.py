@@ -53,7 +53,12 @@ class Remembering:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("state")
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Client]:
+    """Of services with a job that was followed while it ran."""
     with resting_services(folder) as client:
         job = client.submit(parse_job(JOB.format(seed=0)), job_id="grid-0")
         wait_until(lambda: leaderboard_is_there(client, job.message.leaderboard), 60, "the leaderboard")
@@ -64,12 +69,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             job.cancel()
             assert following.result(60) == logger.position == COUNT, "followed while it ran"
         assert [point.position for point in logger.points] == list(range(1, COUNT + 1))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def client(folder: Path) -> Iterator[Client]:
-    with resting_services(folder) as client:
         yield client
 
 
@@ -143,6 +142,7 @@ def test_tensorboard_has_what_the_leaderboard_has(client: Client, job: Job, eval
         assert last["candidate/lower_bound"] == last["candidate/mean_return"] - 10.0
 
 
+@pytest.mark.thorough
 def test_mlflow_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
 
@@ -177,6 +177,7 @@ def records(path: Path) -> Iterator[bytes]:
             record = b""
 
 
+@pytest.mark.thorough
 def test_wandb_has_what_the_leaderboard_has(client: Client, job: Job, evaluations, tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     from wandb.proto import wandb_internal_pb2

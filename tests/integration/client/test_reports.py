@@ -107,6 +107,12 @@ def client(folder: Path) -> Iterator[Client]:
         yield client
 
 
+def test_jobs_are_found_where_nothing_runs(run_command: Callable[..., str], folder: Path) -> None:
+    """The first test here: afterwards something runs."""
+    assert "grid-0" in run_command("jobs", "--dir", str(folder))
+    assert "grid-0: PENDING" in run_command("job", "grid-0", "--dir", str(folder))
+
+
 def test_everything_about_a_job_is_gathered(client: Client) -> None:
     report = gather(client, "grid-0")
     assert (report.name, report.state, report.objective.target) == ("grid-0", "PENDING", 475.0)
@@ -200,10 +206,3 @@ def test_an_unknown_name(run_command: Callable[..., str], tmp_path: Path) -> Non
     assert "no experiment grid-0" in run_command("report", "grid-0", "x.html", "--experiment", code=2)
     assert "cannot write missing/x.html" in run_command("report", "grid-0", "missing/x.html", code=2)
     assert not (tmp_path / "x.html").exists()
-
-
-def test_jobs_are_found_where_nothing_runs(run_command: Callable[..., str], tmp_path: Path) -> None:
-    with resting_services(tmp_path) as client:
-        client.submit(parse_job(JOB.format(seed=0)), job_id="grid-0")
-    assert "grid-0" in run_command("jobs", "--dir", str(tmp_path))
-    assert "grid-0: PENDING" in run_command("job", "grid-0", "--dir", str(tmp_path))

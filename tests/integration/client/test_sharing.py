@@ -102,6 +102,7 @@ def test_what_is_not_as_we_pushed_it_is_refused(
     assert "hf_secret" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_a_model_in_the_registry_of_mlflow(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database takes seconds to be made

@@ -18,6 +18,7 @@ from podracer_core.database import open_database
 from podracer_core.rpc.channel import open_aio_channel
 from podracer_core.rpc.tokens import FileToken, Role, create_tokens
 from podracer_leaderboard.server import MIGRATIONS, LeaderboardConfig, create_leaderboard_server
+from support.new_database import new_database
 
 BOARD, JOB = "projects/p/leaderboards/j", "projects/p/jobs/j"
 PROGRESS = agent_pb2.EVALUATION_PURPOSE_PROGRESS
@@ -29,7 +30,8 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.tokens = create_tokens(folder / "tokens")
-        self._config = LeaderboardConfig(tokens=folder / "tokens", database=f"sqlite:///{folder}/leaderboard.sqlite")
+        database = new_database(folder / "leaderboard.sqlite", MIGRATIONS)
+        self._config = LeaderboardConfig(tokens=folder / "tokens", database=database)
         self._stack = AsyncExitStack()
         self._channels = AsyncExitStack()
         self.address = ""

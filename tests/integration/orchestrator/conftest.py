@@ -37,6 +37,7 @@ from podracer_core.storage.layout import checkpoint_prefix
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import OrchestratorServer, create_server
+from support.new_database import new_database
 from support.postgresql import PostgresServer
 
 
@@ -460,6 +461,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await rpc.start()
     async with contextlib.AsyncExitStack() as stack:
         found = Site(tmp_path, board, rpc.address, stack)
+        new_database(tmp_path / "orchestrator.sqlite", "podracer_orchestrator.migrations")
         await found.start()
         yield found
         await found.stop()

@@ -42,6 +42,7 @@ from podracer_orchestrator.pool.reconciler import PoolReconciler
 from podracer_orchestrator.pool.shares import PoolShares
 from podracer_orchestrator.transactions import ChangeFeed, Transactions
 from support.manual_clock import ManualClock
+from support.new_database import new_database
 
 GIB = 1 << 30
 UNLIMITED = evolution_pb2.Objective(max_env_steps=10**9)
@@ -94,7 +95,8 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.clock, changes = ManualClock(), ChangeFeed()
         self.store = open_store(f"file://{folder}/store")
-        self.database = open_database(f"sqlite:///{folder}/o.sqlite", "podracer_orchestrator.migrations")
+        migrations = "podracer_orchestrator.migrations"
+        self.database = open_database(new_database(folder / "o.sqlite", migrations), migrations)
         after_change = functools.partial(ending.after_change, clock=self.clock)
         self.transactions = Transactions(self.database, changes, after_change)
         deadlines = LeaseDeadlines(self.clock, 1e6)

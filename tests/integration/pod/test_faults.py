@@ -38,7 +38,9 @@ def restart(lab: Any, role: str, name: str) -> None:
     lab.start(role, name)
 
 
-@pytest.mark.parametrize("lock_step", [False, True], ids=["pipelined", "lock-step"])
+@pytest.mark.parametrize(
+    "lock_step", [pytest.param(False, marks=pytest.mark.thorough, id="pipelined"), pytest.param(True, id="lock-step")]
+)
 def test_a_killed_worker_comes_back_and_no_step_counts_twice(lab: Any, train_work: MakeWork, lock_step: bool) -> None:
     lab.start_split()
     granted = lab.orchestrator.offer(train=train_work(steps=16 * 8 * 150, deterministic=lock_step), term_s=5.0)

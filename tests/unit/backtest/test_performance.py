@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import empyrical
 import numpy as np
 import pytest
 
@@ -71,6 +70,8 @@ def test_what_has_no_returns_is_refused() -> None:
 
 @pytest.mark.parametrize("days", [2, 30, 500])
 def test_equal_to_the_librarys(days: int) -> None:
+    import empyrical  # late: it brings pandas and scipy
+
     returns = np.random.default_rng(days).normal(0.0004, 0.012, days)
     theirs = {
         "cumulative_return": empyrical.cum_returns_final(returns),

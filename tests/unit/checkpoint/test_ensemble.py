@@ -32,8 +32,10 @@ from podracer_core.checkpoint.export_formats import READERS
 from podracer_core.errors import DataCorrupted, InvalidInput
 from support.policies import random_policy, trained_policies
 
+pytestmark = pytest.mark.xdist_group("export")  # what torch needs for it is imported once
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
 BOX = gymnasium.spaces.Box(-2.0, 2.0, (1,))
+CHOICES = gymnasium.spaces.Discrete(4, start=2)
 SMALL: dict[str, Any] = {"hidden_sizes": (8, 8)}
 
 
@@ -196,8 +198,9 @@ class TestRefusals:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
-@pytest.mark.parametrize("form", ["torch_export", "torchscript", "onnx"])
-@pytest.mark.parametrize("actions", [BOX, gymnasium.spaces.Discrete(4, start=2)], ids=["mean", "vote"])
+@pytest.mark.parametrize(
+    ("actions", "form"), [(BOX, "torch_export"), (BOX, "onnx"), (CHOICES, "torchscript"), (CHOICES, "onnx")]
+)
 def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: Any) -> None:
     other = "sac" if actions is BOX else "dqn"
     policies = [
@@ -227,6 +230,7 @@ def test_an_export_acts_as_they_do_together(tmp_path: Path, form: Any, actions: 
             assert module(observation).tolist() == [_winner(column) for column in alone.t().tolist()]
 
 
+@pytest.mark.thorough
 def test_the_best_of_a_few_trained_agents_are_at_least_their_median_together() -> None:
     """Six agents of PPO on CartPole, half trained: the three best, and most other three of them."""
     knobs = {"minibatch_size": 1024, "epochs": 4, "learning_rate": 2e-3, "value_coefficient": 0.5}

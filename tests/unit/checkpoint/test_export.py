@@ -36,6 +36,7 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.folder import FolderStore
 
+pytestmark = pytest.mark.xdist_group("export")  # what torch needs for it is imported once
 Space = gymnasium.Space[Any]
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
 ACTIONS: dict[str, Space] = {
@@ -48,17 +49,19 @@ SHARED = {"hidden_sizes": [16, 8], "activation": "relu", "learning_rate": 1e-3}
 
 CHILD = """
 import sys, torch
-observation = torch.load(sys.argv[2], weights_only=True)
-act = torch.export.load(sys.argv[1]).module() if sys.argv[1].endswith(".pt2") else torch.jit.load(sys.argv[1])
-torch.save([act(observation[:size]) for size in (1, 2, 7)], sys.argv[3])
+observation = torch.load(sys.argv[1], weights_only=True)
+for path in sys.argv[2:]:
+    act = torch.export.load(path).module() if path.endswith(".pt2") else torch.jit.load(path)
+    torch.save([act(observation[:size]) for size in (1, 2, 7)], path + ".taken")
 assert not any(name.startswith(("podracer", "gymnasium")) for name in sys.modules)
 """
 
 ONNX_CHILD = """
 import sys, numpy as np, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1])
-observation = np.load(sys.argv[2])
-np.savez(sys.argv[3], *(session.run(None, {"observation": observation[:size]})[0] for size in (1, 2, 7)))
+observation = np.load(sys.argv[1])
+for path in sys.argv[2:]:
+    session = onnxruntime.InferenceSession(path)
+    np.savez(path + ".npz", *(session.run(None, {"observation": observation[:size]})[0] for size in (1, 2, 7)))
 assert not any(name.startswith(("podracer", "gymnasium", "torch")) for name in sys.modules)
 """
 
@@ -66,11 +69,15 @@ assert not any(name.startswith(("podracer", "gymnasium", "torch")) for name in s
 FIRST, *OTHERS = ACTIONS
 
 
-@pytest.fixture(params=[FIRST, *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
-def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return stored(FIRST, tmp_path / "store")
+
+
+def stored(actions: str, folder: Path) -> Checkpoint:
     """Of an agent with weights that matter and a normalizer that has seen something, through a store and back."""
     torch.set_num_threads(1)
-    action_space = ACTIONS[request.param]
+    action_space = ACTIONS[actions]
     cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), SHARED)
     algorithm = algorithm_class("ppo")(cohort, OBSERVATIONS, action_space)
     state = {group: dict(tensors) for group, tensors in algorithm.member_state(1).items()}
@@ -86,37 +93,37 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
         "action_space": spaces.to_json(from_gymnasium(action_space)),
         "agent": "projects/p/jobs/j/agents/a",
     }
-    store = FolderStore(tmp_path / "store")
+    store = FolderStore(folder)
     save_checkpoint(store, "checkpoint/", state, metadata)
     return load_checkpoint(store, "checkpoint/", groups=POLICY_GROUPS)
 
 
+@pytest.mark.parametrize("kinds", [[FIRST], pytest.param(OTHERS, marks=pytest.mark.thorough)], ids=["box", "choices"])
 @pytest.mark.parametrize(("format_", "suffix"), [("torch_export", ".pt2"), ("torchscript", ".pt"), ("onnx", ".onnx")])
-def test_an_export_acts_alike_without_podracer(
-    checkpoint: Checkpoint, tmp_path: Path, format_: Any, suffix: str
-) -> None:
-    path, given, taken = tmp_path / f"policy{suffix}", tmp_path / "observation", tmp_path / "action"
+def test_an_export_acts_alike_without_podracer(tmp_path: Path, kinds: list[str], format_: Any, suffix: str) -> None:
     observation = 3.0 * torch.randn(7, *OBSERVATIONS.shape, generator=torch.Generator().manual_seed(1))
-    compared = export_policy(checkpoint, path, format_)
-    assert compared.largest_difference <= 1e-5
-    assert compared.observations == 128
     if format_ == "onnx":
-        given, taken = given.with_suffix(".npy"), taken.with_suffix(".npz")
-        np.save(given, observation.numpy())
+        np.save(given := tmp_path / "given.npy", observation.numpy())
     else:
-        torch.save(observation, given)
+        torch.save(observation, given := tmp_path / "given")
+    checkpoints = {tmp_path / f"{kind}{suffix}": stored(kind, tmp_path / kind) for kind in kinds}
+    for path, checkpoint in checkpoints.items():
+        compared = export_policy(checkpoint, path, format_)
+        assert compared.largest_difference <= 1e-5
+        assert compared.observations == 128
     child = ONNX_CHILD if format_ == "onnx" else CHILD
-    subprocess.run([sys.executable, "-I", "-c", child, path, given, taken], check=True, timeout=120)
-    if format_ == "onnx":
-        actions = [torch.from_numpy(action) for action in np.load(taken).values()]
-    else:
-        actions = torch.load(taken, weights_only=True)
-    actor, policy = load_actor(checkpoint), load_policy(checkpoint)
-    for action, size in zip(actions, (1, 2, 7), strict=True):
-        torch.testing.assert_close(action, policy(observation[:size]), rtol=1e-5, atol=1e-5)
-        greedy = actor.greedy(observation[None, :size])[0]
-        start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))  # the environment adds it
-        torch.testing.assert_close(action, greedy + start, rtol=1e-6, atol=1e-5)
+    subprocess.run([sys.executable, "-I", "-c", child, given, *checkpoints], check=True, timeout=120)
+    for path, checkpoint in checkpoints.items():
+        if format_ == "onnx":
+            actions = [torch.from_numpy(action) for action in np.load(f"{path}.npz").values()]
+        else:
+            actions = torch.load(f"{path}.taken", weights_only=True)
+        actor, policy = load_actor(checkpoint), load_policy(checkpoint)
+        for action, size in zip(actions, (1, 2, 7), strict=True):
+            torch.testing.assert_close(action, policy(observation[:size]), rtol=1e-5, atol=1e-5)
+            greedy = actor.greedy(observation[None, :size])[0]
+            start = torch.tensor(checkpoint.metadata["action_space"].get("start", 0))  # the environment adds it
+            torch.testing.assert_close(action, greedy + start, rtol=1e-6, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 

@@ -29,6 +29,7 @@ from support.user_torch_environments import Cards, Walk
 from support.vec_environments import assert_same as assert_same_step
 from support.vec_environments import run
 
+pytestmark = pytest.mark.xdist_group("batched_user_environments")  # a process of each takes seconds to import torch
 TESTS = str(Path(__file__).parents[2])
 Start = Callable[..., PreprocessVecEnv]
 
@@ -51,6 +52,14 @@ def start() -> Iterator[Start]:
         environment.close()
 
 
+@pytest.fixture(scope="module")
+def two() -> Iterator[PreprocessVecEnv]:
+    """A walk of five rows in two processes."""
+    environment = PreprocessVecEnv(user_spec("Walk"), 5, processes=2)
+    yield environment
+    environment.close()
+
+
 def actions(steps: int, count: int, seed: int = 0) -> Tensor:
     return torch.rand(steps, count, 2, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
@@ -60,9 +69,9 @@ def assert_same(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]
         assert_same_step(one, other, f"step {number}")
 
 
-def test_the_same_numbers_as_in_this_process_and_a_state_to_go_back_to(start: Start) -> None:
+def test_the_same_numbers_as_in_this_process_and_a_state_to_go_back_to(start: Start, two: PreprocessVecEnv) -> None:
     """Whatever the number of processes: the state of two goes into one."""
-    here, one, two = Walk(5), start(user_spec("Walk"), 5, processes=1), start(user_spec("Walk"), 5, processes=2)
+    here, one = Walk(5), start(user_spec("Walk"), 5, processes=1)
     assert len(two.process_ids) == 2
     assert two.max_episode_steps == 9
     assert two.observation_space == here.observation_space
@@ -110,16 +119,15 @@ def test_one_without_our_frame_that_ignores_out(start: Start) -> None:
     assert environment.state()["episode"].tolist() == [2, 2, 2, 3]
 
 
-def test_a_killed_process_is_replaced(start: Start) -> None:
-    environment = start(user_spec("Walk"), 4, processes=2)
-    first = environment.reset(torch.arange(4)).clone()
-    os.kill(environment.process_ids[1], signal.SIGKILL)
-    step = environment.step(torch.zeros(4, 2))
-    assert step.valid.tolist() == [True, True, False, False]
-    assert step.truncated.tolist() == [False, False, True, True]
+def test_a_killed_process_is_replaced(two: PreprocessVecEnv) -> None:
+    first = two.reset(torch.arange(5)).clone()
+    os.kill(two.process_ids[1], signal.SIGKILL)
+    step = two.step(torch.zeros(5, 2))
+    assert step.valid.tolist() == [True, True, True, False, False]
+    assert step.truncated.tolist() == [False, False, False, True, True]
     assert torch.equal(step.final_observation, first), "nothing moved"
-    assert (step.observation[2:] != first[2:]).all(), "another episode"
-    assert environment.step(torch.zeros(4, 2)).valid.all()
+    assert (step.observation[3:] != first[3:]).all(), "another episode"
+    assert two.step(torch.zeros(5, 2)).valid.all()
 
 
 def test_worlds_that_break_are_started_anew(start: Start) -> None:
@@ -174,11 +182,9 @@ def test_an_exception_arrives_with_its_own_traceback(start: Start) -> None:
 
 
 def test_an_inspection_in_a_process_of_its_own() -> None:
-    found = inspect_environment(user_spec("Walk"))
+    found = inspect_environment(user_spec("Walk", trouble="back-test"))
     assert found.observation_space == BoxSpace(-10.0, 10.0, (2,))
     assert found.max_episode_steps == 9
-    assert (found.deterministic_evaluation, found.preparation) == (False, "")
-    found = inspect_environment(user_spec("Walk", trouble="back-test"))
     assert (found.deterministic_evaluation, found.preparation) == (True, "the map is a back-test")
     with pytest.raises(UserCodeFailed, match="dynamics raised RuntimeError: the maze has no exit"):
         inspect_environment(user_spec("Walk", trouble="raise"))

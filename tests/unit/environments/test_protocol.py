@@ -24,6 +24,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 from support.vec_environments import CASES, Case, assert_same, explore, random_action, run, values
 
+pytestmark = pytest.mark.xdist_group("protocol")  # the environments are made once
 SIZES, LIMITS = (1, 2, 7), (None, 1, 5)
 Shared = Callable[[Case, int, int | None], VecEnvironment]
 

@@ -15,6 +15,7 @@ import pytest
 
 from podracer_core.database import Database, open_database
 from podracer_leaderboard.server import MIGRATIONS
+from support.new_database import new_database
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -26,7 +27,7 @@ GENERATORS = ("tournament", "generational", "elites", "search")
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(f"sqlite:///{tmp_path}/leaderboard.sqlite", MIGRATIONS) as opened:
+    async with open_database(new_database(tmp_path / "leaderboard.sqlite", MIGRATIONS), MIGRATIONS) as opened:
         yield opened
 
 
