@@ -70,7 +70,7 @@ def test_a_field_of_the_job_file(copy: Path) -> None:
     """In the proto and in its section; `make protos` in between."""
     insert(
         copy / "protos/podracer/common/v1/evolution.proto",
-        "  // Best candidates that also act together",
+        "  // Number of best candidates that also act together",
         "  // Rounds without a new best before the job ends. 0: no limit.\n  int32 patience = 1000;\n",
     )
     section = copy / "libs/podracer_core/podracer_core/jobs/evolution.py"
