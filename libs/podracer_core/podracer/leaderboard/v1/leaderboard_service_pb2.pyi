@@ -448,7 +448,7 @@ class ProposeCohortRequest(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Not read."""
+        """Not used."""
 
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -84,24 +84,24 @@ class PodCapabilities(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cpu_threads(self) -> _builtins.int:
-        """Not read."""
+        """Not used."""
 
     @cpu_threads.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def cpu_threads(self, value: _builtins.int) -> None:
-        """Not read."""
+        """Not used."""
 
     memory_bytes: _builtins.int
     """Memory that it may use, in bytes. 0: unknown."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def worker_count(self) -> _builtins.int:
-        """Not read."""
+        """Not used."""
 
     @worker_count.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def worker_count(self, value: _builtins.int) -> None:
-        """Not read."""
+        """Not used."""
 
     allows_user_code: _builtins.bool
     """Whether it may run user code in its own process."""
@@ -147,7 +147,7 @@ Global___PodCapabilities: _TypeAlias = PodCapabilities  # noqa: Y015
 
 @_typing.final
 class LeaseWorkRequest(_message.Message):
-    """Asks for work."""
+    """Request of LeaseWork."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -182,7 +182,7 @@ class LeaseWorkRequest(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Not read."""
+        """Not used."""
 
     def __init__(
         self,

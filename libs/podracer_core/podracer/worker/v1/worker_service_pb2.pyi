@@ -240,12 +240,12 @@ class RolloutRequest(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self) -> _builtins.int:
-        """Not read."""
+        """Not used."""
 
     @counter.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self, value: _builtins.int) -> None:
-        """Not read."""
+        """Not used."""
 
     with_environment_state: _builtins.bool
     """Whether the rollout must include the environments' state."""
@@ -409,22 +409,22 @@ class RolloutBatch(_message.Message):
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self) -> _builtins.int:
-        """Not read."""
+        """Not used."""
 
     @counter.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def counter(self, value: _builtins.int) -> None:
-        """Not read."""
+        """Not used."""
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def valid_steps(self) -> _builtins.int:
-        """Not read."""
+        """Not used."""
 
     @valid_steps.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def valid_steps(self, value: _builtins.int) -> None:
-        """Not read."""
+        """Not used."""
 
     live_environments: _builtins.int
     """Number of environments that answered. It is lower after a process died."""
