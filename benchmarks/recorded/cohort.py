@@ -98,8 +98,7 @@ class CohortRecording:
         seeds = evaluation_seeds(number, COMPARISON, episodes)
         results = self._evaluator.evaluate(self._algorithm.actor, seeds, block_rows=episodes)
         for looks, result in zip(self._looks, results, strict=True):
-            returns = tuple(round(value, 2) for value in result.returns)
-            looks.append(Look(self._env_steps, round(self.trained_s, 3), returns))
+            looks.append(Look(self._env_steps, self.trained_s, result.returns))
         self._looked_s += self._clock() - begin
 
     def _curve(self, member: int) -> Curve:

@@ -53,8 +53,8 @@ class Curve:
         return replace(self, looks=self.looks[: looks + 1])
 
     def to_json(self) -> str:
-        """One line."""
-        looks = [(look.env_steps, round(look.seconds, 3), look.returns) for look in self.looks]
+        """One line; returns have four digits."""
+        looks = [(look.env_steps, round(look.seconds, 3), list(map(_short, look.returns))) for look in self.looks]
         return json.dumps({**asdict(self), "looks": looks}, separators=(",", ":"))
 
     @classmethod
@@ -63,6 +63,11 @@ class Curve:
         fields = json.loads(line)
         looks = tuple(Look(steps, seconds, tuple(returns)) for steps, seconds, returns in fields.pop("looks"))
         return cls(looks=looks, **fields)
+
+
+def _short(value: float) -> float:
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def read_curves(*files: Path) -> dict[tuple[str, int, str], Curve]:
