@@ -86,8 +86,8 @@ def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_
 
 
 def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
-    """The prefix of the checkpoint that an evaluation challenges; empty where it is none, or names no checkpoint."""
-    is_challenge = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
+    """The prefix of the checkpoint that a challenge or a final evaluates; empty for others, or without a checkpoint."""
+    is_challenge = evaluation.purpose in (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, places.FINAL)
     return evaluation.checkpoint.prefix if is_challenge else ""
 
 

@@ -17,6 +17,8 @@ from podracer_leaderboard import messages, store
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
 from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
 
+FINAL = agent_pb2.EVALUATION_PURPOSE_FINAL
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -91,8 +93,9 @@ def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agen
     if row is None or _prefix(row.evaluation) != prefix or row.evaluation == stored:
         return
     row.evaluation, row.score, row.mean, row.confirmed = stored, found.score, found.evaluation.mean, True
+    row.final = found.evaluation.purpose == FINAL
     former, row.former = row.former, ""
-    if former:
+    if former and not row.final:
         _give_back(session, board, updater, row, found, former)
     _note_change(board)
 
@@ -162,12 +165,14 @@ def _place(
 
 
 def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
-    """The challenges of an agent, one for each checkpoint: of several the longest, then the first by its id."""
+    """The challenges of an agent, one for each checkpoint: of several a final, the longest, the first by its id."""
     query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board, EvaluationRow.agent == agent)
     wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
     evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in session.scalars(query.where(wanted))]
     decisive: dict[str, Judged] = {}
-    for evaluation in sorted(evaluations, key=lambda each: (-len(each.returns), each.evaluation_id)):
+    for evaluation in sorted(
+        evaluations, key=lambda each: (each.purpose != FINAL, -len(each.returns), each.evaluation_id)
+    ):
         score = score_of(updater, evaluation)
         if score is not None:
             decisive.setdefault(evaluation.checkpoint.prefix, Judged(evaluation, score, confirmed=True))

@@ -66,7 +66,10 @@ def get_candidates(session: Session, board: str) -> list[CandidateRow]:
 
 def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
     """Candidates as the ranking sees them."""
-    return [Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed) for row in candidates]
+    return [
+        Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed, row.final)
+        for row in candidates
+    ]
 
 
 class Numbered(Protocol):

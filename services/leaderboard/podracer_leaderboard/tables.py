@@ -159,7 +159,8 @@ class ThroughputRow(Tables, kw_only=True):
 class CandidateRow(Tables, kw_only=True):
     """An agent's place on the board.
 
-    confirmed  whether its evaluation is a challenge, with fresh seeds
+    confirmed  whether its evaluation is a challenge or a final, with fresh seeds
+    final      whether it is the final of its job
     former     agent whose confirmed candidate gave way to this one, which is not confirmed yet; empty for none
     """
 
@@ -174,6 +175,7 @@ class CandidateRow(Tables, kw_only=True):
     admit_time: Mapped[datetime]
     evaluation: Mapped[bytes]
     confirmed: Mapped[bool] = mapped_column(default=False)
+    final: Mapped[bool] = mapped_column(default=False)
     former: Mapped[str] = mapped_column(default="")
 
 

@@ -31,7 +31,7 @@ class Entry:
     """A candidate: `score` decides, `mean` where scores are equal, then the earlier one (`order`).
 
     `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
-    of many by noisy numbers, so it promises too much.
+    of many by noisy numbers, so it promises too much. `final`: its job ends with it.
     """
 
     agent: str
@@ -40,6 +40,7 @@ class Entry:
     mean: float
     order: int
     confirmed: bool = False
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,14 @@ class MeanUpdater(Updater):
 
 
 def ranked(entries: Iterable[Entry]) -> list[Entry]:
-    """Best first, of equal ones the earlier first; but the first place is the best confirmed one's, where there is one.
+    """Best first, of equal ones the earlier first; but the first place is that of the job's final, else the best
+    confirmed one's, where there is one.
 
     Only that place asks for confirmation: a better score behind it is a claim on it.
     """
     board = _by_score(entries)
-    champion = next((entry for entry in board if entry.confirmed), None)
-    if champion is None:
+    champion = max(board, key=lambda entry: (entry.final, entry.confirmed), default=None)
+    if champion is None or not champion.confirmed:
         return board
     return [champion, *(entry for entry in board if entry is not champion)]
 

@@ -46,6 +46,7 @@ ROWS_AT_ONCE = 100
 MAX_EVALUATIONS = 500
 """Evaluations in one call."""
 
+_CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
 
 _INSERT = insert(OutboxRow)
 _PENDING = (
@@ -122,7 +123,7 @@ def pending(session: Session, board: str, limit: int = ROWS_AT_ONCE) -> Sequence
 
 
 def has_challenge(session: Session, board: str) -> bool:
-    """Whether the result of a challenge is not delivered yet."""
+    """Whether the result of a challenge or a final is not delivered yet."""
     query = select(OutboxRow.request).where(OutboxRow.board == board, OutboxRow.method == RECORD_EVALUATIONS)
     return any(is_of_challenge(RECORD_EVALUATIONS, request) for request in session.scalars(query))
 
@@ -134,11 +135,11 @@ def has_news(session: Session, board: str) -> bool:
 
 
 def is_of_challenge(method: str, request: bytes) -> bool:
-    """Whether a row is the result of a challenge."""
+    """Whether a row is the result of a challenge or a final."""
     if method != RECORD_EVALUATIONS:
         return False
     evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations
-    return any(each.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE for each in evaluations)
+    return any(each.purpose in _CONFIRMING for each in evaluations)
 
 
 def evaluation_count(method: str, request: bytes) -> int:

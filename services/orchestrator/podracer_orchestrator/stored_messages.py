@@ -87,7 +87,7 @@ def build_of(pod: PodRow) -> cohort_pb2.BuildInfo | None:
 
 
 def result_of(work: WorkRow) -> agent_pb2.Evaluation | None:
-    """The result of one side of a contest."""
+    """The result of a work of a final, or of one side of a contest."""
     return _evaluation(work.result)
 
 

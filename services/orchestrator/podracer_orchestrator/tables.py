@@ -38,6 +38,8 @@ class WorkKind(StrEnum):
     TRAIN = "TRAIN"
     CHALLENGE = "CHALLENGE"
     """A candidate that claims the target or the first place is evaluated again (`challenges`)."""
+    FINAL = "FINAL"
+    """Evaluate one of the best candidates, or the chosen one of them, at the end of a job (`finals`)."""
     ENSEMBLE = "ENSEMBLE"
     """Evaluate an ensemble of the best candidates, at the end of a job (`ensembles`)."""
     RETRAIN = "RETRAIN"
@@ -170,7 +172,7 @@ class WorkRow(Base):
     contest: Mapped[str] = mapped_column(default="")
     """For CONTEST works: the evaluated side, `champion` or `challenger` (`contests`)."""
     result: Mapped[bytes | None]
-    """For CONTEST works: the Evaluation."""
+    """For FINAL and CONTEST works: the Evaluation."""
     claimed_score: Mapped[float | None]
     claims_target: Mapped[bool] = mapped_column(default=False)
     expected_cost_s: Mapped[float] = mapped_column(default=0.0)

@@ -153,6 +153,18 @@ async def test_of_two_challenges_the_longer_counts_then_the_first_by_its_id(driv
     assert await claims.ranking() == [(0, 2.0, True)]
 
 
+async def test_the_final_of_a_job_is_first_whatever_it_scores_and_gives_no_place_back(driver: Any) -> None:
+    claims = await start(driver, leaderboard_size=2, lineage_limit=1)
+    await claims.submit(0, 5.0)
+    await claims.record(claims.challenge(0, 4.0))
+    await claims.submit(1, 6.0)
+    await claims.record(claims.challenge(1, 4.5, episodes=200))
+    final = claims.challenge(1, 2.0)
+    final.purpose = agent_pb2.EVALUATION_PURPOSE_FINAL
+    await claims.record(final)
+    assert await claims.ranking() == [(1, 2.0, True), (0, 4.0, True)]
+
+
 async def test_a_challenge_that_comes_before_the_submission_counts_too(driver: Any) -> None:
     claims = await start(driver)
     request = driver.submission(claims.agents[0], 5.0)

@@ -10,7 +10,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
 from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.display.score import score
+from podracer_client.display.score import CONFIRMING, score
 from podracer_client.display.snapshot import state_text
 
 
@@ -25,7 +25,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "problem": job.problem.message if job.HasField("problem") else None,
         "best_return": _finite(progress.best.mean) if progress.HasField("best") else None,
         "best_score": _finite(score(progress.best, job.spec.objective)) if progress.HasField("best") else None,
-        "best_confirmed": progress.best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+        "best_confirmed": progress.best.purpose in CONFIRMING,
         "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
         "retrained": job.retrained.agent or None,
         "evaluator": job.spec.evaluation.evaluator or None,

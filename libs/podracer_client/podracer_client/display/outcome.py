@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
-from podracer_client.display.score import score, score_name
+from podracer_client.display.score import CONFIRMING, score, score_name
 from podracer_core.config import format_seconds
 
 TARGET_MISSED = 3
@@ -45,7 +45,7 @@ def _how_far(job: job_pb2.Job) -> str:
     target = return_text(objective.target_return)
     if not job.progress.HasField("best"):
         return f"{target}; no evaluation came before the end"
-    confirmed = "confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else "unconfirmed"
+    confirmed = "confirmed" if best.purpose in CONFIRMING else "unconfirmed"
     called, name = _statistic(objective), score_name(job.spec.environment)
     episodes = f" over {count_text(len(best.returns))} episodes" if best.returns else ""
     place = f"at {count_text(best.env_steps)} steps of its lineage"

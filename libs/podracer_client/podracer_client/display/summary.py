@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, seconds
 from podracer_client.display.outcome import missed_target, target_lines
-from podracer_client.display.score import score_name
+from podracer_client.display.score import CONFIRMING, score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
@@ -91,7 +90,7 @@ class JobSummary:
             lines.append(f"evaluator    {evaluator}")
         if progress.HasField("best"):
             best = progress.best
-            confirmed = ", confirmed" if best.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE else ""
+            confirmed = ", confirmed" if best.purpose in CONFIRMING else ""
             title = f"best {score_name(self.job.spec.environment)}"
             lines.append(f"{title}  {evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         lines += target_lines(self.job)

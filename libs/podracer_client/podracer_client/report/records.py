@@ -30,7 +30,7 @@ class Evaluation:
     time_s     the time of its end; None if unknown
     train_s    how long its lease had trained when the weights were taken
     lower, upper  95 % interval of the mean; None if there is none
-    purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED
+    purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED, FINAL
     """
 
     agent: str
@@ -47,7 +47,7 @@ class Evaluation:
     @property
     def judges(self) -> bool:
         """Whether it counts for the ranking of candidates."""
-        return self.purpose in ("CANDIDATE", "CHALLENGE")
+        return self.purpose in ("CANDIDATE", "CHALLENGE", "FINAL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,4 +223,4 @@ class JobReport:
     @property
     def confirmed(self) -> bool:
         """Whether the best was evaluated a second time, with fresh seeds."""
-        return self.best is not None and self.best.purpose == "CHALLENGE"
+        return self.best is not None and self.best.purpose in ("CHALLENGE", "FINAL")

@@ -1,5 +1,5 @@
 """Requests to the leaderboard: a job's next cohort, exactly once per work despite failures, and the candidates of its
-ensemble."""
+final and its ensemble."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Remainder
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
-from podracer_orchestrator.outcomes import ensembles
+from podracer_orchestrator.outcomes import ensembles, finals
 from podracer_orchestrator.stored_messages import as_problem
-from podracer_orchestrator.tables import JobRow, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, ChangeFeed, Transactions
 from podracer_orchestrator.works import works
 from podracer_orchestrator.works.works import Change
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 """How long before the leaderboard is asked again, if it had nothing or did not answer."""
 MAX_ASKED = 20
-"""Failed requests to a leaderboard, over a minute in all, before a job ends without its ensemble."""
+"""Failed requests to a leaderboard, over a minute in all, before a job ends without its final or ensemble."""
 _IDLE_S = 60.0
 
 Rounds = tuple[int, int]
@@ -155,7 +155,7 @@ def _rounds(job: JobRow) -> Rounds:
 
 
 class EnsembleMaker:
-    """The task that fills the works of ensembles."""
+    """The task that fills the works of finals and ensembles."""
 
     def __init__(
         self,
@@ -216,10 +216,11 @@ class EnsembleMaker:
         if board is None:
             ensembles.give_up(change, why)
         else:
-            ensembles.choose(change, board.candidates)
+            choose = finals.choose if work.kind == WorkKind.FINAL else ensembles.choose
+            choose(change, board.candidates)
 
 
 def _awaiting(session: Session) -> dict[str, str]:
-    """The leaderboard of each work of an ensemble that waits."""
+    """The leaderboard of each work that waits for its candidates."""
     works_found = ensembles.awaiting(session)
     return {work.id: outbox.board_of(jobs.get_by_uid(session, work.job_uid)) for work in works_found}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits
@@ -17,7 +16,7 @@ from podracer_orchestrator.tables import LeaseRow, WorkKind
 from podracer_orchestrator.works import evaluation_works, works
 
 
-class ChallengeWork(evaluation_works.EvaluationWork):
+class ChallengeWork(evaluation_works.TimedEvaluationWork):
     """The evaluation of a claim."""
 
     kind = WorkKind.CHALLENGE
@@ -35,12 +34,6 @@ class ChallengeWork(evaluation_works.EvaluationWork):
         change.record("CHALLENGE_STARTED", message, subject=policy.agent, claimed=work.claimed_score)
         cost_s = 0.0 if plan_of(job).budget.cost_s is None else work.expected_cost_s
         return Grant(RoundLimits(), reserved_cost_s=cost_s)
-
-    def encode(self, change: works.Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
-        """Say in `message` what to evaluate, within the rest of the job's time."""
-        super().encode(change, lease, message)
-        left_s = min(evaluation_works.TIMEOUT_S, evaluation_works.late_left_s(change.job, lease.active_time_s))
-        message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
 
     def complete(self, change: works.Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """Report the result to the leaderboard, and decide about the claim and those that wait."""

@@ -20,7 +20,6 @@ from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
-from podracer_orchestrator.outcomes import post_training
 from podracer_orchestrator.stored_messages import order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
@@ -53,7 +52,7 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
-    if post_training.has_begun(session, job):
+    if works.has_begun_stage(session, job):
         return False  # the stages have their policies: a later confirmation would come too late
     checkpoint = claim.evaluation.checkpoint
     if session.get(CheckpointRow, checkpoint.prefix) is None or _was_challenged(session, checkpoint.prefix, claim):

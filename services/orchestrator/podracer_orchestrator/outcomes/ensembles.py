@@ -56,8 +56,9 @@ class EnsembleWork(evaluation_works.EvaluationWork, works.Stage):
 
 
 def awaiting(session: Session) -> Sequence[WorkRow]:
-    """The works whose candidates the leaderboard has not named yet."""
-    query = select(WorkRow).where(WorkRow.kind == WorkKind.ENSEMBLE, WorkRow.state == WorkState.PROPOSING)
+    """The works, also of finals, whose candidates the leaderboard has not named yet."""
+    kinds = (WorkKind.ENSEMBLE, WorkKind.FINAL)
+    query = select(WorkRow).where(WorkRow.kind.in_(kinds), WorkRow.state == WorkState.PROPOSING)
     return session.scalars(query.order_by(WorkRow.create_time, WorkRow.id)).all()
 
 
@@ -76,7 +77,8 @@ def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]
 
 
 def give_up(change: works.Change, why: str) -> None:
-    """Let the job end without its ensemble."""
+    """Let the job end without its ensemble, or its final."""
+    kind = change.work.kind
     change.work.state, change.work.end_time = WorkState.FAILED, change.now
-    change.work.problem = encode(cohort_pb2.Problem(reason="NO_ENSEMBLE", message=why))
-    change.record("ENSEMBLE_SKIPPED", f"no ensemble: {why}")
+    change.work.problem = encode(cohort_pb2.Problem(reason=f"NO_{kind}", message=why))
+    change.record(f"{kind}_SKIPPED", f"no {kind.lower()}: {why}")

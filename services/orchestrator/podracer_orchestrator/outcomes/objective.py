@@ -13,12 +13,12 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.outcomes import claims, post_training
+from podracer_orchestrator.outcomes import claims
 from podracer_orchestrator.outcomes.claims import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
-from podracer_orchestrator.works import evaluation_works
+from podracer_orchestrator.works import evaluation_works, works
 
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (
@@ -79,6 +79,18 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         claims.make(session, job, claim, now)
 
 
+def report(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> None:
+    """Make the evaluation of a final the job's best, also where it shows less. With enough episodes it is the job's
+    last claim of the target: a policy that is reported above its target has reached it."""
+    claim = claim_of(plan_of(job), evaluation)
+    job.best, job.best_score = encode(evaluation), claim.score
+    job.best_is_confirmed = job.best_is_full = True
+    touch(session, job_topic(job.uid))
+    if len(evaluation.returns) >= claims.TARGET_EPISODES and job.time_to_target_s is None:
+        number = claims.heard_claims(session, job) + 1
+        _reach(session, job, claim, number, _target_time_s(job, lease, evaluation, now), now)
+
+
 def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     """The target has changed: the best so far may have reached it, or claims it now, and so may what waits."""
     best = best_of(job)
@@ -97,7 +109,7 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
 
 def reopen(session: Session, job: JobRow) -> None:
     """The budget has changed: another round may fit into it, unless the job is at work on what comes last already."""
-    if not post_training.has_begun(session, job):
+    if not works.has_begun_stage(session, job):
         job.rounds_over = False
 
 

@@ -12,28 +12,28 @@ from podracer_orchestrator.continuous.contests import ContestWork
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes.ensembles import EnsembleWork
+from podracer_orchestrator.outcomes.finals import FinalWork
 from podracer_orchestrator.outcomes.retraining import RetrainWork
 from podracer_orchestrator.stored_messages import proposal_of
 from podracer_orchestrator.tables import JobRow, MemberRow, WorkRow, WorkState
 from podracer_orchestrator.works.works import Stage
 
-STAGES: tuple[Stage, ...] = (EnsembleWork(), RetrainWork(), ContestWork())
+STAGES: tuple[Stage, ...] = (FinalWork(), EnsembleWork(), RetrainWork(), ContestWork())
 _OPEN = (WorkState.PROPOSING, WorkState.READY, WorkState.LEASED)
 
 
-def has_begun(session: Session, job: JobRow) -> bool:
-    """Whether the job is in a stage or has completed one; it then trains no further round."""
-    return session.scalar(_works(job, WorkRow.id).limit(1)) is not None
-
-
 def go_on(session: Session, job: JobRow, now: datetime) -> bool:
-    """Begin the next stage, unless one is in progress; False once the job has completed all that it needs."""
+    """Begin the next stage, unless one is in progress; False once the job has completed all that it needs.
+
+    A stage before one that has begun is past: a job of an earlier version may have begun without it.
+    """
     there = session.execute(_works(job, WorkRow.kind, WorkRow.state)).all()
     if any(state in _OPEN for _, state in there):
         return True
-    over = {kind for kind, _ in there}
-    for stage in STAGES:
-        if stage.kind not in over and stage.is_wanted(session, job):
+    begun = {kind for kind, _ in there}
+    past = max((place for place, stage in enumerate(STAGES, 1) if stage.kind in begun), default=0)
+    for stage in STAGES[past:]:
+        if stage.is_wanted(session, job):
             if not leases.held(session, job_uid=job.uid):  # a round in progress may still bring a candidate for it
                 jobs.drop_waiting(session, job, now)
                 job.rounds_over = True

@@ -48,6 +48,16 @@ class EvaluationWork(Work):
         return now > grant_time + timedelta(seconds=TIMEOUT_S) + _GRACE
 
 
+class TimedEvaluationWork(EvaluationWork):
+    """A kind of work that evaluates within the rest of the job's time."""
+
+    def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
+        """The stored order, with the rest of the job's time as its limit."""
+        super().encode(change, lease, message)
+        left_s = min(TIMEOUT_S, late_left_s(change.job, lease.active_time_s))
+        message.evaluate.timeout.CopyFrom(seconds_to_duration(max(1.0, left_s)))
+
+
 def fill(
     job: JobRow,
     work: WorkRow,
@@ -83,7 +93,7 @@ def expected_cost_s(evaluation: agent_pb2.Evaluation, episodes: int) -> float:
 
 
 def late_left_s(job: JobRow, active_time_s: float) -> float:
-    """Seconds that a challenge of a job may take after `active_time_s`, so that the job does not end late."""
+    """Seconds that a job's challenge or final may take after `active_time_s`, so that the job does not end late."""
     budget = plan_of(job).budget
     ends = [(budget.active_time_s, active_time_s), (budget.cost_s, job.cost_s)]
     left_s = [limit_s - used_s for limit_s, used_s in ends if limit_s is not None]

@@ -12,7 +12,11 @@ from podracer_orchestrator.tables import LeaseRow, MemberRow
 from podracer_orchestrator.works.checkpoints import MemberCommit, commit
 from podracer_orchestrator.works.works import Change
 
-_ORDERED = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_REQUESTED)
+_ORDERED = (
+    agent_pb2.EVALUATION_PURPOSE_CHALLENGE,
+    agent_pb2.EVALUATION_PURPOSE_REQUESTED,
+    agent_pb2.EVALUATION_PURPOSE_FINAL,
+)
 
 
 def member_commit(message: pod_pb2.MemberCheckpoint) -> MemberCommit:

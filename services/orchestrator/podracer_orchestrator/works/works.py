@@ -95,6 +95,8 @@ class Stage(Work):
 _WITH_READY = select(WorkRow.job_uid).where(WorkRow.state == WorkState.READY).distinct()
 _OF_JOB = select(WorkRow).where(WorkRow.job_uid == bindparam("job")).order_by(WorkRow.create_time, WorkRow.id)
 _READY = _OF_JOB.where(WorkRow.state == WorkState.READY)
+_BEFORE_STAGES = (WorkKind.INSPECT, WorkKind.TRAIN, WorkKind.CHALLENGE)
+_OF_STAGES = select(WorkRow.id).where(WorkRow.job_uid == bindparam("job"), WorkRow.kind.not_in(_BEFORE_STAGES)).limit(1)
 _OF_KIND = _OF_JOB.where(WorkRow.kind == bindparam("kind"))
 _OF_KIND_IN = _OF_KIND.where(WorkRow.state.in_(bindparam("states", expanding=True)))
 
@@ -108,6 +110,11 @@ def of_kind(session: Session, job: JobRow, kind: WorkKind, *states: WorkState) -
     """The works of a job of one kind, in any of `states` or in all, oldest first."""
     query = _OF_KIND_IN if states else _OF_KIND
     return session.scalars(query, {"job": job.uid, "kind": kind, "states": states}).all()
+
+
+def has_begun_stage(session: Session, job: JobRow) -> bool:
+    """Whether the job is in a stage after training or has completed one; it then trains no further round."""
+    return session.scalar(_OF_STAGES, {"job": job.uid}) is not None
 
 
 def ready(session: Session, job: JobRow) -> Sequence[WorkRow]:

@@ -69,6 +69,8 @@ class _EvaluationPurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Eva
     """A second evaluation of a new best, with fresh seeds, before it counts."""
     EVALUATION_PURPOSE_REQUESTED: _EvaluationPurpose.ValueType  # 4
     """Requested by a user."""
+    EVALUATION_PURPOSE_FINAL: _EvaluationPurpose.ValueType  # 5
+    """Fresh episodes of the policy that a job without its target ends with, chosen by other fresh episodes."""
 
 class EvaluationPurpose(_EvaluationPurpose, metaclass=_EvaluationPurposeEnumTypeWrapper):
     """The purpose of an evaluation."""
@@ -83,6 +85,8 @@ EVALUATION_PURPOSE_CHALLENGE: EvaluationPurpose.ValueType  # 3
 """A second evaluation of a new best, with fresh seeds, before it counts."""
 EVALUATION_PURPOSE_REQUESTED: EvaluationPurpose.ValueType  # 4
 """Requested by a user."""
+EVALUATION_PURPOSE_FINAL: EvaluationPurpose.ValueType  # 5
+"""Fresh episodes of the policy that a job without its target ends with, chosen by other fresh episodes."""
 Global___EvaluationPurpose: _TypeAlias = EvaluationPurpose  # noqa: Y015
 
 @_typing.final
