@@ -19,20 +19,21 @@ async def messages(site, job, kind):
     return [event.message for event in answer.events if event.kind == kind]
 
 
-async def run_out(site, learner, episode_ms=1.0, on_board=3):
-    """Use the budget up in a round of 3 s, whose best is challenged for 0.5 s: 0.35 s are for the final."""
+async def run_out(site, learner, episode_ms=1, on_board=3):
+    """Use the budget up in a round of 30 s, whose best is challenged for 0.5 s: 3.05 s are for the final."""
     await learner.ask()
     result = learner.train_result(steps=10, score=1.0)
     for member, score in zip(result.members, (30.0, 20.0, 10.0), strict=True):
+        member.final.progress.cost.FromSeconds(10)
         member.candidate.mean = member.candidate.lower_bound = score
-        member.candidate.duration.FromMicroseconds(int(32_000 * episode_ms))
+        member.candidate.duration.FromMilliseconds(32 * episode_ms)
         candidate = leaderboard_pb2.Candidate(agent={"name": member.candidate.agent}, evaluation=member.candidate)
         site.board.candidates.append(candidate)
     del site.board.candidates[on_board:]
     await learner.complete(train=result)
     await learner.ask()
     challenge = learner.evaluate_result(score=30.0)
-    challenge.evaluation.duration.FromMicroseconds(int(32_000 * episode_ms))
+    challenge.evaluation.duration.FromMilliseconds(32 * episode_ms)
     await learner.complete(evaluate=challenge)
     return [member.candidate.agent for member in result.members]
 
@@ -81,15 +82,15 @@ async def test_a_chosen_one_above_the_target_has_reached_it_whatever_becomes_of_
     assert done.progress.HasField("time_to_target")
 
 
-@pytest.mark.parametrize(("episode_ms", "count"), [(2.1, 2), (10.0, 0), (12.0, None)])
+@pytest.mark.parametrize(("episode_ms", "count"), [(17, 2), (86, 0), (96, None)])
 async def test_where_cost_does_not_last_there_are_fewer_candidates_then_fewer_episodes(site, episode_ms, count):
-    """0.35 s: two of 32 and one of 100 take 0.34 s, one of 35 takes 0.35 s, one of 32 takes 0.38 s."""
+    """3.05 s: two of 32 and one of 100 take 2.79 s, one of 35 takes 3.01 s, one of 32 takes 3.07 s."""
     job, learner = await site.create(evolution=THREE, objective=STEPS), site.learner()
     agents = await run_out(site, learner, episode_ms)
     if count is None:
         assert (await site.ended(job)).progress.best.purpose == CHALLENGE
         assert await messages(site, job, "FINAL_SKIPPED") == [
-            "no final: 32 episodes would take 0.384 s, 0.35 s are left"
+            "no final: 32 episodes would take 3.07 s, 3.05 s are left"
         ]
         return
     await choose(learner, dict.fromkeys(agents[:count], 30.0))

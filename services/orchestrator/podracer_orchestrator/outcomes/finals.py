@@ -30,8 +30,8 @@ from podracer_orchestrator.works import evaluation_works, works
 
 FINALISTS, CHOOSING, REPORTED = 3, 32, 100
 """The candidates, the episodes of each that choose one, and the episodes of the chosen one that the job reports."""
-COST_FRACTION = 0.1
-"""Part of what the job has cost that its final may cost."""
+FRACTION = 0.1
+"""Seconds that a final may take, as a part of the job's active time or its cost, whichever is more."""
 _CHOICE, _REPORT = agent_pb2.EVALUATION_PURPOSE_REQUESTED, agent_pb2.EVALUATION_PURPOSE_CHALLENGE
 """How pods are told to evaluate a finalist, and the chosen one."""
 
@@ -137,11 +137,12 @@ def _order(
 
 
 def _left_s(change: works.Change) -> float:
-    """Seconds that the final may still take: within the job's time, and its own part of the cost."""
+    """Seconds that the final may still take: its part of the job, and what the job's limits leave."""
     results = map(result_of, works.of_kind(change.session, change.job, WorkKind.FINAL))
     spent_s = sum(seconds_from_duration(each.duration) for each in results if each is not None)
-    late_s = evaluation_works.late_left_s(change.job, leases.active_time_s(change.job, change.now))
-    return min(late_s, COST_FRACTION * (change.job.cost_s - spent_s) - spent_s)
+    active_s = leases.active_time_s(change.job, change.now)
+    part_s = FRACTION * (max(active_s, change.job.cost_s) - spent_s) - spent_s
+    return min(part_s, evaluation_works.late_left_s(change.job, active_s))
 
 
 def _less(count: int, wanted: int) -> str:
