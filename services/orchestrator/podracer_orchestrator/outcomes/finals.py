@@ -16,6 +16,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import MIN_EPISODES
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
@@ -114,8 +115,10 @@ def _go_on(change: works.Change) -> None:
 
 
 def _report(change: works.Change, chosen: agent_pb2.Evaluation | None) -> None:
-    """Have the chosen one evaluated with as many episodes as can be paid for, if they are enough to judge it."""
-    least = plan_of(change.job).episodes
+    """Have the chosen one evaluated with as many episodes as can be paid for, if they say more than what is known: not
+    fewer than those that have confirmed the job's best."""
+    job, best = change.job, best_of(change.job)
+    least = len(best.returns) if best is not None and job.best_is_confirmed else MIN_EPISODES
     most = max(REPORTED, least)
     cost_s = 0.0 if chosen is None else evaluation_works.expected_cost_s(chosen, most)
     left_s = max(0.0, _left_s(change))
