@@ -9,13 +9,15 @@ import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_orchestrator.clock import Clock
+from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import JobOutcome, JobState
 from podracer_orchestrator.outcomes import ending
-from podracer_orchestrator.tables import Base, JobRow
+from podracer_orchestrator.tables import Base, JobRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import due_topic, touch
+from podracer_orchestrator.works import works
 
 SPEC = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=100)).SerializeToString()
 
@@ -74,3 +76,21 @@ def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
     add_jobs(session, range(1), env_steps=100)
     end_due(session, range(2))
     assert session.get_one(JobRow, "u0").state == JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(("of_before", "state"), [(False, JobState.PENDING), (True, JobState.SUCCEEDED)])
+def test_a_final_begins_before_the_end_but_not_after_a_later_stage(
+    session: Session, of_before: bool, state: JobState
+) -> None:
+    """A version without finals may have begun that stage, with what a final would choose anew."""
+    add_jobs(session, range(1), env_steps=100)
+    job = session.get_one(JobRow, "u0")
+    best = agent_pb2.Evaluation(returns=[1.0])
+    best.duration.FromSeconds(1)
+    job.best = best.SerializeToString()
+    if of_before:
+        jobs.add_work(session, job, WorkKind.ENSEMBLE, WorkState.DONE, datetime.now(UTC))
+    session.commit()
+    end_due(session, range(1))
+    assert session.get_one(JobRow, "u0").state == state
+    assert len(works.of_kind(session, job, WorkKind.FINAL, WorkState.PROPOSING)) == (not of_before)
