@@ -4,6 +4,7 @@ tournament           `search.algorithms: auto`, each algorithm's own search spac
 random               the same with `generator: random`: no agent is copied, stopped or replaced
 asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
+fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
 independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
 
 Each run is `podracer run` with a budget of device seconds, evaluation included (`objective.max_cost`), and no target.
@@ -42,8 +43,19 @@ DOCS = ROOT / "docs" / "benchmarks"
 RESULTS = ROOT / "runs" / "benchmarks" / "evolution.jsonl"
 CLIENT = [sys.executable, "-m", "podracer_client"]
 OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
-SYSTEMS = (OURS, RANDOM, "asha")
-POPULATION, MOST_AGENTS, ROUNDS = 8, 48, 9
+COMPARED = (OURS, RANDOM, "asha")
+SYSTEMS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    RANDOM: {"generator": "random"},
+    "asha": {"generator": "asha", "population": 48},
+    "halving": {"generator": "halving"},
+    "fixed rounds": {"adaptive_rounds": False},
+    "no copies": {"replaced_fraction": 0.0},
+    "crossover": {"crossover": 0.5},
+}
+"""Of each its section `evolution`, beside population and rounds."""
+
+POPULATION, ROUNDS = 8, 9
 EPISODES, RESAMPLES = 100, 10_000
 START_AND_STOP_S = 120.0
 TRADING = "StockTrading-v0"
@@ -104,11 +116,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each")
     parser.add_argument("--only", action="append", metavar="NAME", help="only environments whose names begin so")
-    parser.add_argument("--systems", nargs="+", metavar="NAME", default=SYSTEMS, help=f"unset: {' '.join(SYSTEMS)}")
+    parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
     parser.add_argument("--write", action="store_true", help=f"table and picture into {DOCS.relative_to(ROOT)}")
     options = parser.parse_args()
+    if unknown := [name for name in options.systems if name not in SYSTEMS and not name.startswith(INDEPENDENT)]:
+        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(SYSTEMS)} and independent NAME")
     tasks = [task for task in TASKS if not options.only or task.environment.startswith(tuple(options.only))]
     if options.quick:
         tasks, options.seeds, options.systems = [replace(TASKS[0], budget_s=12.0)], 1, (OURS, RANDOM)
@@ -183,10 +197,8 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         fixed = {"gamma": find_algorithm(algorithm).defaults()["gamma"]}
         job["search"] = {"algorithms": [algorithm], "space": fixed}
         job["evolution"]["generator"] = RANDOM
-    elif system != OURS:
-        job["evolution"]["generator"] = system
-    if system == "asha":
-        job["evolution"]["population"] = MOST_AGENTS
+    else:
+        job["evolution"] |= SYSTEMS[system]
     return job
 
 
