@@ -1,14 +1,21 @@
-"""What evolution gains: cost and time to a target of a tournament, of random search and of independent agents.
+"""What evolution gains: the policy that a tournament finds, beside random search and ASHA, for the same device seconds.
 
-tournament     `search.algorithms: auto`, each algorithm's own search space, the default evolution
-random         the same space, population, rounds and pods; no agent is copied or replaced (`generator: random`)
-independent    for each algorithm of `auto`: as many agents with its defaults and different seeds, never replaced
+tournament           `search.algorithms: auto`, each algorithm's own search space, the default evolution of 8 agents
+random               the same with `generator: random`: no agent is copied, stopped or replaced
+asha                 the same with `generator: asha`, of up to 48 agents
+halving              the same with `generator: halving`
+fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
+independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
 
-Pendulum-v1 to -200, LunarLander-v3 to 200 (in processes), Hopper-v5 to 2,000: the mean of 32 greedy episodes, confirmed
-with fresh seeds. Cost is in device seconds, evaluation included, as the job counts it. Every run is `podracer run` with
-a time limit. A run that misses the target enters the medians with the cost that it used, which flatters methods that
-fail. Runs are done one at a time, seed after seed. Each finished run is a line of `--results` and is not repeated.
-`--write` puts the curves of all runs and a picture into docs/benchmarks.
+Each run is `podracer run` with a budget of device seconds, evaluation included (`objective.max_cost`), and no target.
+All begin with the same portfolio. A budget lasts for nine rounds' lengths of each of 8 agents: three rungs with η = 3.
+What counts is the mean of 100 fresh episodes of the job's best policy afterwards, in trading the Sharpe ratio on days
+that neither training nor selection has seen; normalized: 0 for an untrained policy, 1 for the task's goal.
+
+Seeds are paired: with the same seed all have the same portfolio. Intervals are 95 % of a stratified bootstrap over the
+seeds of each task. On Pendulum-v1, a guard, the seconds to the goal are compared. Runs are done one at a time, seed
+after seed; each finished run is a line of `--results` and is not repeated. `--write` puts the table and a picture of
+what is there into docs/benchmarks.
 """
 
 from __future__ import annotations
@@ -16,147 +23,155 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measured_process import run_measured
+from numpy.typing import NDArray
 from report import Target, finish, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "benchmarks"
 RESULTS = ROOT / "runs" / "benchmarks" / "evolution.jsonl"
-START_AND_STOP_S = 60.0
-COLUMNS = ("environment", "system", "seed", "seconds", "best_return")
-INDEPENDENT = "independent "
+CLIENT = [sys.executable, "-m", "podracer_client"]
+OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
+COMPARED = (OURS, RANDOM, "asha")
+SYSTEMS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    RANDOM: {"generator": "random"},
+    "asha": {"generator": "asha", "population": 48},
+    "halving": {"generator": "halving"},
+    "fixed rounds": {"adaptive_rounds": False},
+    "no copies": {"replaced_fraction": 0.0},
+    "crossover": {"crossover": 0.5},
+}
+"""Of each its section `evolution`, beside population and rounds."""
+
+POPULATION, ROUNDS = 8, 9
+EPISODES, RESAMPLES = 100, 10_000
+START_AND_STOP_S = 120.0
+TRADING = "StockTrading-v0"
+MARKET = ("--tickers", "5", "--bars", "900", "--strength", "1", "--seed", "7")
+"""Of trading: trends that can be learned. The first 500 days train, 200 select, and the last 200 are the test."""
+SPLIT = {"train_end": "2021-12-03", "validation_end": "2022-09-09", "turbulence_window": 60, "max_stock": 2000}
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment and its target; `limit_s` is how long a run may train."""
+    """An environment, what an untrained policy has there, its goal, and a run's budget in device seconds."""
 
     environment: str
-    target: float
-    limit_s: float
-    algorithms: tuple[str, ...]
-
-    @property
-    def systems(self) -> tuple[str, ...]:
-        return ("tournament", "random", *(INDEPENDENT + name for name in self.algorithms))
+    untrained: float
+    goal: float
+    budget_s: float
+    is_guard: bool = False
 
 
 TASKS = (
-    Task("Pendulum-v1", -200.0, 180.0, ("ppo", "sac", "td3")),
-    Task("LunarLander-v3", 200.0, 300.0, ("ppo", "d3qn", "discrete_sac")),
-    Task("Hopper-v5", 2000.0, 360.0, ("ppo", "sac", "td3")),
+    Task("Pendulum-v1", -1200.0, -200.0, 144.0, is_guard=True),
+    Task("MountainCarContinuous-v0", -30.0, 90.0, 216.0),
+    Task("LunarLander-v3", -180.0, 200.0, 720.0),
+    Task("BipedalWalker-v3", -100.0, 200.0, 1440.0),
+    Task("Hopper-v5", 15.0, 2500.0, 720.0),
+    Task("HalfCheetah-v5", -200.0, 4000.0, 720.0),
+    Task(TRADING, 0.0, 2.0, 216.0),
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended. `curve` has (seconds of training, best return so far)."""
+    """A run that has ended.
+
+    value        of its best policy, on fresh episodes; that of an untrained one where it found none
+    seconds      of training until its best return was at the task's goal, as far as it knew; None if it never was
+    """
 
     environment: str
     system: str
     seed: int
-    limit_s: float
-    state: str
-    reached: bool
+    budget_s: float
+    value: float
+    seconds: float | None
+    train_s: float
     cost_s: float
-    seconds: float
-    wall_s: float
     env_steps: int
     agents: int
-    best_return: float | None
-    curve: tuple[tuple[float, float], ...]
 
     @property
     def key(self) -> tuple[str, str, int, float]:
-        return self.environment, self.system, self.seed, self.limit_s
+        return self.environment, self.system, self.seed, self.budget_s
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Pendulum, one seed, tournament and random, 10 s each")
+    parser.add_argument("--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each")
     parser.add_argument("--only", action="append", metavar="NAME", help="only environments whose names begin so")
-    parser.add_argument("--systems", nargs="+", metavar="NAME", help="only systems whose names begin so")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=float, help="seconds that a run may train, in place of each task's own")
+    parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}")
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
-    parser.add_argument("--write", action="store_true", help=f"curves and picture into {DOCS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"table and picture into {DOCS.relative_to(ROOT)}")
     options = parser.parse_args()
+    if unknown := [name for name in options.systems if name not in SYSTEMS and not name.startswith(INDEPENDENT)]:
+        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(SYSTEMS)} and independent NAME")
+    tasks = [task for task in TASKS if not options.only or task.environment.startswith(tuple(options.only))]
     if options.quick:
-        options.only, options.systems = ["Pendulum"], options.systems or ["tournament", "random"]
-        options.seeds, options.limit = 1, options.limit or 10.0
+        tasks, options.seeds, options.systems = [replace(TASKS[0], budget_s=12.0)], 1, (OURS, RANDOM)
         options.results = Path(tempfile.mkdtemp(prefix="evolution-"), "quick.jsonl")
-    plan = list(_plan(options))
-    print(
-        versions("torch", "gymnasium", "mujoco-core"),
-        f"· {len(plan)} runs, ended ones in {options.results}",
-        flush=True,
-    )
+    print(versions("torch", "gymnasium", "mujoco-core"), f"· ended runs in {options.results}", flush=True)
     runs = _read(options.results)
-    for task, system, seed in plan:
-        if (task.environment, system, seed, task.limit_s) in runs:
-            continue
-        run = _run(task, system, seed)
-        runs[run.key] = run
-        _append(options.results, run)
-        print(_line(run), flush=True)
-    found = [runs[task.environment, system, seed, task.limit_s] for task, system, seed in plan]
+    for seed in range(options.seeds):
+        for task in tasks:
+            for system in options.systems:
+                if (task.environment, system, seed, task.budget_s) not in runs:
+                    run = _run(task, system, seed)
+                    runs[run.key] = run
+                    _append(options.results, run)
+                    print(f"{run.environment}, {run.system}, seed {run.seed}: {run.value:.4g}", flush=True)
+    found = {
+        task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)] for task in tasks
+    }
     if options.write:
-        _write_curves(found)
-        _plot(found)
+        _write(found)
     _report(found)
 
 
-def _plan(options: argparse.Namespace) -> Iterator[tuple[Task, str, int]]:
-    """Seed after seed, so that an interrupted benchmark has something of everything."""
-    for seed in range(options.seeds):
-        for task in TASKS:
-            if options.only and not task.environment.startswith(tuple(options.only)):
-                continue
-            limit_s = options.limit or task.limit_s
-            limited = Task(task.environment, task.target, limit_s, task.algorithms)
-            for system in limited.systems:
-                if not options.systems or system.startswith(tuple(options.systems)):
-                    yield limited, system, seed
-
-
 def _run(task: Task, system: str, seed: int) -> Run:
-    with tempfile.TemporaryDirectory(prefix="evolution-") as folder:
-        job = Path(folder, "job.json")
-        job.write_text(json.dumps(_job(task, system, seed)))
-        command = [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", f"{folder}/runs"]
-        measured = run_measured(
-            command, Path(folder, "stderr.log"), timeout_s=task.limit_s + START_AND_STOP_S, until=("job_finished",)
-        )
+    with tempfile.TemporaryDirectory(prefix="evolution-") as name:
+        folder = Path(name)
+        if task.environment == TRADING:
+            _client(folder, "data", "make", f"{folder}/prices.csv", *MARKET)
+        (folder / "job.json").write_text(json.dumps(_job(task, system, seed)))
+        limit_s = task.budget_s + START_AND_STOP_S
+        command = [*CLIENT, "run", f"{folder}/job.json", "--json", "--dir", f"{folder}/runs"]
+        measured = run_measured(command, folder / "log", timeout_s=limit_s, until=("job_finished",))
         finished = measured.first("job_finished")
         if finished is None:
-            raise SystemExit(f"{task.environment}, {system}: no end\n{Path(folder, 'stderr.log').read_text()[-2000:]}")
-    wall_s, last = finished
+            raise SystemExit(f"{task.environment}, {system}: no end\n{(folder / 'log').read_text()[-2000:]}")
+        last = finished[1]
+        value = _value(task, folder, last["checkpoint"]) if last["checkpoint"] else task.untrained
     looks = [event for _, event in measured.events if event.get("event") == "progress"]
+    reached = [look["train_seconds"] for look in looks if (look.get("best_return") or -math.inf) >= task.goal]
     return Run(
         environment=task.environment,
         system=system,
         seed=seed,
-        limit_s=task.limit_s,
-        state=last["state"],
-        reached=last["seconds_to_target"] is not None,
+        budget_s=task.budget_s,
+        value=value,
+        seconds=reached[0] if reached else None,
+        train_s=last["train_seconds"],
         cost_s=last["cost_seconds"],
-        seconds=last["seconds_to_target"] or last["train_seconds"],
-        wall_s=round(wall_s, 2),
         env_steps=last["env_steps"],
         agents=last["agents"],
-        best_return=last["best_return"],
-        curve=tuple(
-            (look["train_seconds"], look["best_return"]) for look in looks if look.get("best_return") is not None
-        ),
     )
 
 
@@ -165,15 +180,15 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": "evolution",
         "environment": {"id": task.environment},
-        "objective": {"target_return": task.target, "statistic": "mean", "max_duration": f"{task.limit_s:g}s"},
+        "objective": {"max_cost": f"{task.budget_s:g}s", "statistic": "mean"},
         "search": {"algorithms": "auto"},
-        "evolution": {"population": 8, "round": {"seconds": 15}},
-        "pod": {"count": {"min": 1, "max": os.cpu_count() or 1}},
+        "evolution": {"population": POPULATION, "round": {"seconds": task.budget_s / (POPULATION * ROUNDS)}},
+        "pod": {"count": {"min": 1, "max": os.cpu_count() or 1}, "members": POPULATION},
         "evaluation": {"episodes": 32},
         "seed": seed,
     }
-    if system == "random":
-        job["evolution"]["generator"] = "random"
+    if task.environment == TRADING:
+        job["environment"]["kwargs"], job["data"] = SPLIT, {"table": "./prices.csv"}
     if system.startswith(INDEPENDENT):
         from podracer_core.catalogue.algorithms import find_algorithm
 
@@ -181,8 +196,22 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         # A value that is not searched: everything else keeps its default then, too.
         fixed = {"gamma": find_algorithm(algorithm).defaults()["gamma"]}
         job["search"] = {"algorithms": [algorithm], "space": fixed}
-        job["evolution"]["generator"] = "random"
+        job["evolution"]["generator"] = RANDOM
+    else:
+        job["evolution"] |= SYSTEMS[system]
     return job
+
+
+def _value(task: Task, folder: Path, checkpoint: str) -> float:
+    if task.environment == TRADING:
+        accounts = _client(folder, "backtest", checkpoint, "--json", "--output", f"{folder}/backtest")["accounts"]
+        return float(accounts["policy"]["sharpe"])
+    return float(_client(folder, "evaluate", checkpoint, "--episodes", str(EPISODES), "--json")["mean"])
+
+
+def _client(folder: Path, *arguments: str) -> dict[str, Any]:
+    measured = run_measured([*CLIENT, *arguments], folder / "client.log", timeout_s=600.0)
+    return measured.events[-1][1] if measured.events else {}
 
 
 def _read(results: Path) -> dict[tuple[str, str, int, float], Run]:
@@ -190,10 +219,9 @@ def _read(results: Path) -> dict[tuple[str, str, int, float], Run]:
     found = {}
     for line in results.read_text().splitlines() if results.exists() else ():
         try:
-            values = json.loads(line)
+            run = Run(**json.loads(line))
         except ValueError:
             continue
-        run = Run(**{**values, "curve": tuple((seconds, best) for seconds, best in values["curve"])})
         found[run.key] = run
     return found
 
@@ -201,106 +229,122 @@ def _read(results: Path) -> dict[tuple[str, str, int, float], Run]:
 def _append(results: Path, run: Run) -> None:
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a") as file:
-        file.write(json.dumps(vars(run)) + "\n")
+        file.write(json.dumps(asdict(run)) + "\n")
 
 
-def _groups(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.environment, run.system), []).append(run)
-    return groups
+Found = dict[Task, list[Run]]
 
 
-def _report(runs: Sequence[Run]) -> None:
-    groups = _groups(runs)
+def _of(runs: Sequence[Run], system: str) -> dict[int, Run]:
+    return {run.seed: run for run in runs if run.system == system}
+
+
+def _gains(task: Task, runs: Sequence[Run], system: str, other: str) -> Array:
+    """Normalized, of each seed that both have."""
+    ours, theirs = _of(runs, system), _of(runs, other)
+    pairs = [(ours[seed].value, theirs[seed].value) for seed in sorted(ours.keys() & theirs.keys())]
+    return np.array([(own - its) / (task.goal - task.untrained) for own, its in pairs])
+
+
+def _report(found: Found) -> None:
     print_table(
-        "To the target, or to the limit where it was not reached: median (least – greatest) of the seeds",
-        ["environment", "system", "reached", "device seconds", "seconds", "environment steps", "agents", "best return"],
-        [
-            [
-                environment,
-                system,
-                f"{sum(run.reached for run in found)} of {len(found)}",
-                spread([run.cost_s for run in found]),
-                spread([run.seconds for run in found]),
-                spread([float(run.env_steps) for run in found]),
-                int(statistics.median(run.agents for run in found)),
-                spread([run.best_return for run in found if run.best_return is not None] or [float("nan")]),
-            ]
-            for (environment, system), found in groups.items()
-        ],
+        "The best policy's value, of each seed: median (least – greatest)",
+        ["environment", "system", "seeds", "value", "normalized", "at the goal", "environment steps", "agents"],
+        [_row(task, system, runs) for task, runs in found.items() for system in dict.fromkeys(r.system for r in runs)],
     )
-    ratios = {}
-    for environment in dict.fromkeys(run.environment for run in runs):
-        ours, baseline = groups.get((environment, "tournament")), groups.get((environment, "random"))
-        reached = ours and all(run.reached for run in ours)
-        ratios[f"{environment}_cost_over_random"] = _ratio(ours, baseline) if reached else None
-    finish(
-        "evolution",
-        {"runs": [{**vars(run), "curve": len(run.curve)} for run in runs]},
-        {name: Target(ratio, 1.0, at_most=True) for name, ratio in ratios.items()},
+    targets: dict[str, Target] = {}
+    figures: dict[str, object] = {"runs": [asdict(run) for runs in found.values() for run in runs]}
+    for other in dict.fromkeys(run.system for runs in found.values() for run in runs if run.system != OURS):
+        gains = {task: _gains(task, runs, OURS, other) for task, runs in found.items() if not task.is_guard}
+        gains = {task: values for task, values in gains.items() if len(values)}
+        if gains:
+            figures[f"tournament over {other}"] = _compare(gains, other, targets if other == RANDOM else {})
+    for task, runs in found.items():
+        if task.is_guard:
+            targets[f"{task.environment}: seconds to the goal over random's"] = Target(_ratio(task, runs), 1.1, True)
+    finish("evolution", figures, targets)
+
+
+def _row(task: Task, system: str, runs: Sequence[Run]) -> list[object]:
+    own = list(_of(runs, system).values())
+    values = [run.value for run in own]
+    scale = task.goal - task.untrained
+    return [
+        task.environment,
+        system,
+        len(own),
+        spread(values),
+        spread([(value - task.untrained) / scale for value in values]),
+        f"{sum(run.seconds is not None for run in own)} of {len(own)}",
+        spread([float(run.env_steps) for run in own]),
+        int(statistics.median(run.agents for run in own)),
+    ]
+
+
+def _compare(gains: dict[Task, Array], other: str, targets: dict[str, Target]) -> dict[str, object]:
+    """Gains, and the probability of improvement (Agarwal et al. 2021, arXiv:2108.13264); ties count half."""
+    random = np.random.default_rng(0)
+    wins, rows, below = [], [], 0
+    for task, values in gains.items():
+        drawn = values[random.integers(len(values), size=(RESAMPLES, len(values)))]
+        wins.append(((drawn > 0) + 0.5 * (drawn == 0)).mean(1))
+        low, high = np.percentile(drawn.mean(1), [2.5, 97.5])
+        below += bool(high < 0)
+        rows.append([task.environment, len(values), f"{values.mean():+.3f}", f"{low:+.3f} – {high:+.3f}", _won(values)])
+    low, high = np.percentile(np.mean(wins, 0), [2.5, 97.5])
+    probability = float(np.mean([_won(values) for values in gains.values()]))
+    title = (
+        f"Tournament less {other}, normalized; probability of improvement {probability:.2f} ({low:.2f} – {high:.2f})"
     )
+    print_table(title, ["environment", "seeds", "mean", "95 %", "won"], rows)
+    targets["probability of improvement over random, lower bound"] = Target(float(low), 0.5)
+    targets["tasks whose interval is below zero"] = Target(float(below), 0.0, at_most=True)
+    return {"probability": probability, "low": float(low), "high": float(high)}
 
 
-def _ratio(ours: Sequence[Run] | None, baseline: Sequence[Run] | None) -> float | None:
-    """Of the median costs."""
-    if not ours or not baseline:
-        return None
-    return statistics.median(run.cost_s for run in ours) / statistics.median(run.cost_s for run in baseline)
+def _won(values: Array) -> float:
+    return float(((values > 0) + 0.5 * (values == 0)).mean())
 
 
-def _line(run: Run) -> str:
-    outcome = "reached" if run.reached else f"not reached ({run.state})"
-    return (
-        f"{run.environment}, {run.system}, seed {run.seed}: {outcome} after {run.seconds:.1f} s, "
-        f"{run.cost_s:.1f} device s, best {run.best_return}"
-    )
+def _ratio(task: Task, runs: Sequence[Run]) -> float | None:
+    """Of the median seconds to the goal; a run that never got there has used all of its own."""
+    medians = [
+        statistics.median(run.train_s if run.seconds is None else run.seconds for run in own)
+        for own in (_of(runs, system).values() for system in (OURS, RANDOM))
+        if own
+    ]
+    return medians[0] / medians[1] if len(medians) == 2 else None
 
 
-def _write_curves(runs: Sequence[Run]) -> None:
-    with (DOCS / "evolution.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for run in runs:
-            writer.writerows((run.environment, run.system, run.seed, *point) for point in _changes(run.curve))
-
-
-def _changes(curve: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The points at which the best return has changed, and the last."""
-    for index, point in enumerate(curve):
-        if index in (0, len(curve) - 1) or point[1] != curve[index - 1][1]:
-            yield point
-
-
-def _plot(runs: Sequence[Run]) -> None:
-    """docs/benchmarks/evolution.png: the best return of every run, as far as is known, over seconds of training."""
+def _write(found: Found) -> None:
+    """docs/benchmarks/evolution.csv has every run; evolution.png their normalized values, a point each."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    tasks = {task.environment: task for task in TASKS}
-    environments = list(dict.fromkeys(run.environment for run in runs))
-    figure, rows = pyplot.subplots(1, len(environments), figsize=(5.5 * len(environments), 4.2), dpi=120, squeeze=False)
-    for axes, environment in zip(rows[0], environments, strict=True):
-        of_this = {system: found for (where, system), found in _groups(runs).items() if where == environment}
-        for number, (system, found) in enumerate(of_this.items()):
-            for run in found:
-                axes.step(
-                    [seconds for seconds, _ in run.curve],
-                    [best for _, best in run.curve],
-                    where="post",
-                    marker="o",
-                    markevery=[-1] if run.curve else [],
-                    markersize=4,
-                    color=f"C{number}",
-                    alpha=0.7,
-                    label=system if run is found[0] else None,
-                )
-        axes.axhline(tasks[environment].target, color="black", linestyle=":", linewidth=1)
-        axes.set(title=environment, xlabel="seconds of training", ylabel="best mean return, as far as is known")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    runs = sorted((run for own in found.values() for run in own), key=lambda run: run.key)
+    with (DOCS / "evolution.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(runs[0])))
+        writer.writeheader()
+        writer.writerows(map(asdict, runs))
+    figure, axes = pyplot.subplots(figsize=(9, 4.5), dpi=120)
+    systems = list(dict.fromkeys(run.system for run in runs))
+    for number, system in enumerate(systems):
+        shift = (number - (len(systems) - 1) / 2) * 0.8 / len(systems)
+        points = [
+            (place + shift, (run.value - task.untrained) / (task.goal - task.untrained))
+            for place, (task, own) in enumerate(found.items())
+            for run in _of(own, system).values()
+        ]
+        axes.plot(*zip(*points, strict=True), "o", color=f"C{number}", alpha=0.5, markersize=5, label=system)
+        for across in dict.fromkeys(across for across, _ in points):
+            mean = statistics.fmean(value for place, value in points if place == across)
+            axes.plot(across, mean, "_", color=f"C{number}", markersize=16, markeredgewidth=3)
+    axes.axhline(1.0, color="black", linestyle=":", linewidth=1)
+    axes.set(ylabel="0: untrained, 1: the goal", title="The best policy for equal device seconds; a point is a seed")
+    axes.set_xticks(range(len(found)), [task.environment for task in found], rotation=20)
+    axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(DOCS / "evolution.png")
 

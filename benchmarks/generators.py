@@ -33,7 +33,7 @@ from podracer_core.database import open_database
 from podracer_leaderboard.server import MIGRATIONS
 
 BASELINE = "random"
-GENERATORS = ("tournament", "generational", "elites", "search", "halving")
+GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha")
 ADAPTIVE = "tournament, adaptive"
 SHARED_MEMORY = Path("/dev/shm")
 

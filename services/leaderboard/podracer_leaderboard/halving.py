@@ -1,4 +1,4 @@
-"""The `halving` generator: a portfolio, of which a third goes on twice, and then evolution of what is left."""
+"""Successive halving of a portfolio: `halving` waits for whole rungs and then evolves what is left; `asha` does not."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from random import Random
 
 from podracer_leaderboard.agents import Agent, Cohort, CohortRequest, NewAgent, Population, Retirement, State
 from podracer_leaderboard.breeding import Breeding, Vacancy
+from podracer_leaderboard.generator import Generator
+from podracer_leaderboard.rules import Rules
 from podracer_leaderboard.rungs import milestone
 from podracer_leaderboard.seating import seat
 from podracer_leaderboard.tournament import Tournament
@@ -61,8 +63,7 @@ class Halving(Tournament):
 
     def _rung(self, agent: Agent) -> int:
         """How many of the rungs' ends an agent has reached."""
-        effort = self.rules.effort(agent.env_steps, agent.cost_s)
-        return sum(effort >= milestone(self.rules) * ETA**rung for rung in range(RUNGS - 1))
+        return min(_rungs_below(self.rules.effort(agent.env_steps, agent.cost_s), self.rules), RUNGS - 1)
 
     def _room(self, rung: int) -> int:
         room: int = math.ceil(self.rules.population / ETA**rung)
@@ -83,6 +84,50 @@ class Halving(Tournament):
         there = _ranked([agent for agent in population.alive if self._rung(agent) > rung])
         best = there[: self._room(rung + 1)]
         return [agent for agent in best if agent.state is State.WAITING and self._rung(agent) == rung + 1]
+
+
+class AsynchronousHalving(Generator):
+    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2): no agent waits for others.
+
+    Rungs end at the effort of a whole round, at three times that, at nine times, and so on. There an agent pauses. It
+    goes on as soon as it is in the best third of all that have come as far (of four at least: of fewer, those nearest
+    below count too), those in the highest rung first. If none may go on, more agents begin, up to
+    `evolution.population`; after that the paused agents go on, the best first. Nothing is copied, and no agent ends.
+    """
+
+    def propose(self, population: Population, request: CohortRequest, random: Random) -> Cohort:
+        """See `Generator`."""
+        breeding = Breeding(self.space, self.rules, population, request, random)
+        present = [agent for agent in population.waiting if request.accepts(agent.algorithm)]
+        queue: list[Agent | NewAgent] = [agent for agent in present if self._goes_on(agent, population)]
+        if not queue:
+            while breeding.has_place and len(breeding.created) < request.places:
+                breeding.fresh(Vacancy("no agent may be promoted"))
+            queue = [*breeding.created] or [*_ranked(present)[: request.places]]
+        if not queue:
+            return Cohort()
+        queue.sort(key=self._order)
+        members = [each for each in queue if each.shape == queue[0].shape]
+        return Cohort(tuple(members[: request.places_for(queue[0].shape)]), tuple(breeding.created))
+
+    def _goes_on(self, agent: Agent, population: Population) -> bool:
+        """Whether it is between two rungs, or has earned the next."""
+        curve, peers = population.curves.get(agent.name), population.peers.get(agent.name)
+        if not curve or not peers:
+            return True
+        ended = _rungs_below(curve[-1].after, self.rules) > _rungs_below(curve[-1].before, self.rules)
+        return not ended or sum(peer > peers[0] for peer in peers) < len(peers) // ETA
+
+    def _order(self, agent: Agent | NewAgent) -> tuple[bool, float]:
+        """First what a user has forked, then by effort."""
+        if isinstance(agent, NewAgent):
+            return True, 0.0
+        return not agent.leads, -self.rules.effort(agent.env_steps, agent.cost_s)
+
+
+def _rungs_below(effort: float, rules: Rules) -> int:
+    """Ends of rungs that an effort has reached: milestones times the powers of three."""
+    return 0 if effort < milestone(rules) else 1 + int(math.log(effort / milestone(rules), ETA) + 1e-9)
 
 
 def _ranked(agents: Sequence[Agent]) -> list[Agent]:

@@ -9,9 +9,10 @@ import pytest
 
 from podracer_core.jobs.evolution import Evolution, Round
 from podracer_leaderboard.agents import Action, Agent, Cohort, CohortRequest, Population, State
-from podracer_leaderboard.halving import Halving
+from podracer_leaderboard.halving import AsynchronousHalving, Halving
 from podracer_leaderboard.portfolio import DIMENSIONS, configuration, coordinate
 from podracer_leaderboard.rules import Rules
+from podracer_leaderboard.rungs import LineRound
 from support.evolution import NARROW, WIDE, Arena, inherited
 from support.evolution import make_agent as agent
 from support.evolution import make_population as population
@@ -111,6 +112,31 @@ def test_a_job_ends_with_descendants_of_the_best() -> None:
     assert {new.parents[0].lineage for new in inherited(arena)} == {arena.agents[1].name}
 
 
-def test_its_rounds_are_adaptive_where_those_of_a_tournament_are() -> None:
-    rules = [Rules.of(Evolution(generator="halving"), seed=0, updater="mean", algorithm_count=n) for n in (1, 2)]
-    assert [each.adaptive_rounds for each in rules] == [False, True]
+@pytest.mark.parametrize(("generator", "adaptive"), [("halving", [False, True]), ("asha", [True, True])])
+def test_rounds_are_adaptive_where_a_generator_needs_them(generator: str, adaptive: list[bool]) -> None:
+    rules = [Rules.of(Evolution(generator=generator), seed=0, updater="mean", algorithm_count=n) for n in (1, 2)]
+    assert [each.adaptive_rounds for each in rules] == adaptive
+
+
+def asynchronous(agents: list[Agent], places: int = 8, population_size: int = 8) -> Cohort:
+    """Proposed after rounds of 1,000 steps each."""
+    curves = {
+        each.name: (LineRound(each.name, each.env_steps - 1000, each.env_steps, each.score or 0.0),) for each in agents
+    }
+    people = replace(population(agents), curves=curves)
+    rules = replace(RULES, population=population_size)
+    return AsynchronousHalving(NARROW, rules).propose(people, CohortRequest(places), Random(0))
+
+
+def test_asha_promotes_the_best_third_of_a_rung_and_finishes_what_is_between_rungs() -> None:
+    assert numbers(asynchronous(EIGHT)) == [7, 8]
+    between = [further(EIGHT[0], 2000), *EIGHT[1:]]
+    assert numbers(asynchronous(between)) == [1, 7, 8]
+    ended = [further(EIGHT[0], 3000), *EIGHT[1:7], further(EIGHT[7], 3000)]
+    assert numbers(asynchronous(ended, places=1)) == [8], "the higher rung first"
+
+
+def test_asha_begins_more_agents_where_none_is_promoted_and_then_goes_on_with_the_best() -> None:
+    cohort = asynchronous(EIGHT[:2], places=3)
+    assert ([each.action for each in cohort.created], numbers(cohort)) == ([Action.FRESH] * 3, [])
+    assert numbers(asynchronous(EIGHT[:2], places=1, population_size=2)) == [2]

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from synthetic.landscapes import LANDSCAPES, Drift, Landscape, Mixed, SlowStarters
 from synthetic.pool import Setting, run_job
 
-GENERATORS = ("tournament", "generational", "elites", "search", "halving")
+GENERATORS = ("tournament", "generational", "elites", "search", "halving", "asha")
 
 
 @pytest.fixture

@@ -39,6 +39,13 @@ def test_a_budget_of_time_ends_the_round(make_session: MakeSession) -> None:
     assert session.elapsed_s + session.selection.closing_s >= 0.3  # type: ignore[union-attr]
 
 
+def test_a_round_takes_a_step_however_short_its_time(make_session: MakeSession) -> None:
+    session = make_session(duration_s=1e-6)
+    while not session.finished:
+        session.step()
+    assert session.progress().updates == 1
+
+
 def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:
     session = make_session(duration_s=60.0, target=8.0, statistic="mean", episodes=10)
     while not session.finished:

@@ -90,7 +90,7 @@ class TrainingSession:
         self._used_before = processor_clock() if used_before is None else used_before
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
         self._ended = torch.zeros_like(self._steps)  # episodes
-        self._steps_per_member = 0
+        self._steps_per_member, self._has_stepped = 0, False
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
@@ -124,11 +124,12 @@ class TrainingSession:
 
     @property
     def finished(self) -> bool:
-        """Whether the target is reached, or the budget used except for the last evaluations."""
+        """Whether the target is reached, or the budget used except for the last evaluations. However short its time, a
+        round takes a step."""
         plan, selection = self.plan, self.selection
         if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
             return True
-        if plan.duration_s is not None:
+        if plan.duration_s is not None and self._has_stepped:
             closing_s = selection.closing_s if selection and not self._evaluates_elsewhere else 0.0
             if self.elapsed_s + closing_s >= plan.duration_s:
                 return True
@@ -138,6 +139,7 @@ class TrainingSession:
     def step(self, *, may_look: bool = True) -> bool:
         """One rollout, one update, and a look if it is due. Returns whether it has looked."""
         self.phases.next_iteration()
+        self._has_stepped = True
         start_s = self.used_s
         with self.phases.phase("collect"):
             rollout = self._source.collect()
