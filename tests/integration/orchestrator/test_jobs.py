@@ -322,6 +322,16 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
     assert messages[-1].draining
 
 
+async def test_a_job_that_has_ended_counts_committed_steps_alone(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    await learner.renew(steps=77)
+    assert (await site.job(job.name)).progress.live_env_steps == 154
+    await site.client.jobs.CancelJob(service_pb2.CancelJobRequest(name=job.name))
+    assert (await site.job(job.name)).progress.live_env_steps == 0
+
+
 async def test_a_watcher_of_a_project_misses_nothing_across_reconnections(site, make_spec):
     """It mirrors the project, whatever happens while no watcher listens."""
     mirror: dict[str, job_pb2.Job] = {}

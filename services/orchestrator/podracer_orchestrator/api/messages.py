@@ -14,6 +14,7 @@ from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.resource_names import job_name, leaderboard_name, wrong_field
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import PodLease
@@ -120,9 +121,11 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
     leading = [lease for lease in held if lease.kind != WorkKind.FOLLOW]  # what followers do is in their lead's report
     used = leases.usage(session, job, now)
     speed = deadlines.env_steps_per_second(lease.fence for lease in leading)
+    # The steps of rounds that the end of the job interrupts are not committed.
+    standings = () if JobState(job.state) in FINAL_STATES else leases.standings(session, job.uid)
     live = sum(
         max(0, begun + deadlines.live(fence).member_env_steps.get(agent, 0) - committed)
-        for fence, agent, begun, committed in leases.standings(session, job.uid)
+        for fence, agent, begun, committed in standings
     )
     left = post_training.env_steps_left(session, job)
     if left is None:
