@@ -14,8 +14,9 @@ from podracer_core.device.torch_settings import set_up_torch
 def restored() -> Iterator[None]:
     threads = torch.get_num_threads()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
+    before, on_cpu = (matmul.allow_tf32, cudnn.allow_tf32), torch.backends.mkldnn.matmul.fp32_precision
     yield
+    torch.backends.mkldnn.matmul.fp32_precision = on_cpu
     torch.set_num_threads(threads)
     matmul.allow_tf32, cudnn.allow_tf32 = before
 
@@ -37,3 +38,13 @@ def test_threads_are_left_to_torch() -> None:
     before = torch.get_num_threads()
     set_up_torch(None)
     assert torch.get_num_threads() == before
+
+
+def test_bf16_is_for_products_on_a_cpu_alone() -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(2, 256, 256)
+    exact = left @ right
+    set_up_torch(None, "bf16")
+    assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    torch.testing.assert_close(left @ right, exact, atol=0.5, rtol=0.0)  # sums of 256 products of eight bits each
+    assert torch.backends.cuda.matmul.allow_tf32

@@ -29,6 +29,8 @@ class LearnerConfig(PodSettings):
     evaluators       addresses; required for the split layout
     allow_user_code  fused: start a user's own environments from this process
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
+    cpu_products     factors of matrix products on a CPU: float32, or bf16 where that is faster (processors with AMX);
+                     sums are float32
     peer_patience    how long to wait for a lost worker, and for an evaluator whose answer is required
     spool_dir        folder for checkpoints on their way to an object store that is not a folder itself. Unset: one of
                      this user's in the folder for temporary files
@@ -48,6 +50,7 @@ class LearnerConfig(PodSettings):
     evaluators: tuple[str, ...] = ()
     allow_user_code: bool = False
     device: str = "auto"
+    cpu_products: Literal["float32", "bf16"] = "float32"
     peer_patience: Seconds = 60.0
     spool_dir: Path | None = None
     spool_size: ByteSize = 8 << 30

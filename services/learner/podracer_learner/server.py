@@ -72,7 +72,7 @@ def serve(config: LearnerConfig) -> int:
     from podracer_core.environments.registry import require_device  # late: torch takes a second
     from podracer_learner.loop import LeaseLoop
 
-    set_up_torch(config.threads)
+    set_up_torch(config.threads, config.cpu_products)
     try:
         if config.device != "auto":
             require_device(config.device)
