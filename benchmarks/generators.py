@@ -82,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three seeds and half of the budget: under a minute")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0, help="for seeds that nothing was tuned on")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
     seeds, rounds = (3, 96) if options.quick else (options.seeds, 192)
@@ -90,7 +91,7 @@ def main() -> None:
         _setting(landscape, contender, seed, rounds)
         for landscape in LANDSCAPES
         for contender in (BASELINE, *GENERATORS, ADAPTIVE)
-        for seed in range(seeds)
+        for seed in range(options.first_seed, options.first_seed + seeds)
     ]
     parts = [settings[start :: 4 * options.processes] for start in range(4 * options.processes)]
     with ProcessPoolExecutor(options.processes) as pool:
