@@ -14,9 +14,9 @@ z, with Euler's constant c and the normal quantile Q:
 
     (1 - c) Q(1 - 1 / N) + c Q(1 - 1 / (N exp(1)))
 
-Different from the paper: the p-value is the probability that the greatest of N is z or more, 1 - F(z)^N with the normal
-F. The paper's F(z - expected maximum) calls far fewer than 5 % of the best of many an edge where none has one (about
-0.5 % where N > 10), and so finds fewer of those that there are. `benchmarks/false_claims.py` counts both kinds.
+Different from the paper: the p-value is the probability that the greatest of N such z is z or more, 1 - F(z)^N with the
+normal F. One minus the paper's F(z - expected maximum) is 0.05 or less in about 1 % of the searches without an edge,
+not in 5 %, if N is 10 or more; so it misses more edges. `benchmarks/false_claims.py` counts false and true ones.
 """
 
 from __future__ import annotations
