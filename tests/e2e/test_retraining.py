@@ -50,6 +50,9 @@ def test_a_back_test_plays_the_retrained_policy(run: Callable[..., Command], tmp
         values = tested.events[-1]
         assert values["agent"].endswith("/a0001-retrained")
         assert (values["trained_bars"], values["selected_bars"], values["from"][:10]) == (0, 0, days[121])
+    edges = [tested.events[-1]["validation"] for tested in tests]
+    assert 1 <= edges[0]["independent_trials"] <= edges[0]["trials"], "of the candidate, in the days that selected it"
+    assert edges[1] is None, "of a checkpoint"
     assert evaluated.returncode == 0, "it has no stored evaluation"
     shown = run("job", job)
     line = rf"retrained    a0001-retrained, [\d,]+ environment steps, train_end {days[120]}"

@@ -5,16 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from podracer_core.backtest.record import replay
+from podracer_client.local import evaluator as local_evaluator
+from podracer_client.policies.folders import Competition
+from podracer_client.trading.validation import edge_in_validation
+from podracer_core.backtest.edge import edge_over_holding
+from podracer_core.backtest.performance import daily_returns
+from podracer_core.backtest.record import BacktestRecord, replay
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.checkpoint import POLICY_GROUPS, load_actor, open_checkpoint_folder
+from podracer_core.environments.stock_trading.environment import StockTrading
+from podracer_core.evaluate.backtesting import play_baseline, play_policy
 from support.stock_market import days_of, market_rows, write_csv
-from tests.integration.client.test_policies import evaluator, podracer, stored_policy  # noqa: F401 - a fixture
+from tests.integration.client.test_policies import FakeClient, evaluator, podracer, stored_policy  # noqa: F401 - a fixture
 
 ROWS = market_rows(3, 160, seed=4)
 DAYS = days_of(ROWS)
@@ -83,6 +92,7 @@ def test_what_it_is_held_against_and_the_page(tested: tuple[dict[str, Any], Path
     assert accounts["index"]["cumulative_return"] == pytest.approx((99.0 + len(DAYS)) / (100.0 + place) - 1)
     assert accounts["index"]["max_drawdown"] == 0.0
     assert values["trained_bars"] == 0
+    assert values["validation"] is None, "it belongs to no job"
     for account in accounts.values():
         assert account["sharpe_interval"][0] <= account["sharpe_ratio"] <= account["sharpe_interval"][1]
     held = accounts["buy_and_hold"]
@@ -156,6 +166,46 @@ def test_days_by_which_a_job_selected_are_not_tested_on(market: Path, tmp_path: 
     assert result.returncode == 0, result.stderr
     values = json.loads(result.stdout)
     assert (values["trained_bars"], values["selected_bars"], values["bars"]) == (9, 0, 40), "not on days since then"
+
+
+def test_a_job_says_whether_its_best_has_an_edge_over_holding(
+    market: Path, trader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leaderboard has three of five snapshots, of which the second agent's is the best."""
+    kwargs = {"table": str(market / "prices.csv"), **KWARGS, "train_end": DAYS[89], "validation_end": DAYS[129]}
+    runs = tmp_path / "runs"
+    three = [stored_policy(EnvironmentSpec("StockTrading-v0", kwargs=kwargs), runs / "objects", n) for n in (1, 2, 3)]
+    for name in ("leaderboard", "orchestrator"):
+        (runs / f"{name}.sqlite").touch()
+    monkeypatch.setattr("podracer_client.local.reading.resting_services", lambda folder: FakeClient(three))
+    texts = [podracer("backtest", "j", "-o", "out", *more, cwd=tmp_path) for more in ((), ("--json",))]
+    assert texts[0].returncode == texts[1].returncode == 0, texts[0].stderr
+
+    environment = StockTrading(1, evaluation=True, **kwargs)
+
+    def returns(record: BacktestRecord) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return daily_returns(record.times, record.value)
+
+    second, third, first = (
+        returns(play_policy(load_actor(open_checkpoint_folder(three[number], POLICY_GROUPS)), environment))
+        for number in (1, 2, 0)
+    )
+    held = returns(play_baseline("buy_and_hold", environment))
+    expected = edge_over_holding(second, held, np.stack([third, first]), 5)
+    values = json.loads(texts[1].stdout)
+    assert values["from"][:10] == DAYS[130], "itself of the days after"
+    assert values["validation"] == pytest.approx({**asdict(expected), "edge": expected.is_there})
+    assert 1.0 <= expected.independent_trials <= 5.0 == values["validation"]["trials"]
+    line = texts[0].stdout.splitlines()[-2]
+    assert line.startswith("validation  excess over holding, Sharpe ratio ")
+    assert line.removeprefix("validation  ") in (tmp_path / "out" / "index.html").read_text()
+
+    same = {**kwargs, "validation_end": DAYS[89]}
+    trained = stored_policy(EnvironmentSpec("StockTrading-v0", kwargs=same), tmp_path)
+    with local_evaluator.private_evaluator() as stub:
+        found = [edge_in_validation(Competition([each], 5), stub, pytest.fail) for each in (trained, trader)]
+    assert found[0] == "none: the policy was trained on the days that selected it"
+    assert str(found[1]).startswith("not known: an edge over holding shows in 20 days or more")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.policies.folders import policy_folders
@@ -338,6 +339,11 @@ class FakeClient:
             candidate = board.candidates.add(rank=rank, agent=leaderboard_service_pb2.Agent(name=agent))
             candidate.evaluation.checkpoint.prefix = f"projects/default/jobs/u/agents/a{number:04}/checkpoints/4096-1/"
         return board
+
+    def evaluations(self, name: str) -> Iterator[agent_pb2.Evaluation]:
+        """Of five snapshots; the candidates were looked at before."""
+        for number, env_steps in ((1, 2048), (1, 4096), (2, 4096), (2, 4096), (3, 2048), (3, 4096)):
+            yield agent_pb2.Evaluation(agent=f"{name}/agents/a{number:04}", env_steps=env_steps)
 
     def full_name(self, job: str) -> str:
         return job if "/" in job else f"projects/default/jobs/{job}"

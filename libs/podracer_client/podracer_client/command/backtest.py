@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -87,9 +88,10 @@ def backtest(
     (trades.csv)."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies.environment import parsed_arguments
-    from podracer_client.policies.folders import policy_folders
+    from podracer_client.policies.folders import competing_folders
     from podracer_client.trading.backtest_text import backtest_json, backtest_text
     from podracer_client.trading.session import BacktestPlan, play_backtest, price_file
+    from podracer_client.trading.validation import edge_in_validation
 
     arguments = {"evaluation_split": "test", **parsed_arguments(settings or ())}
     arguments |= {name: text for name, text in (("evaluation_start", start), ("evaluation_end", end)) if text}
@@ -100,12 +102,14 @@ def backtest(
     for each in (folder, figures) if figures else (folder,):
         require_makeable(each)
     with (
-        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        competing_folders(policies, ensemble, server.connect, server.folder) as (folders, competition),
         price_file(data, server.connect) as table,
         private_evaluator() as evaluator,
     ):
         plan = BacktestPlan(arguments, rule, _BASELINES if baselines is None else baselines, index, table)
         found = play_backtest(plan, folders, evaluator, server.connect, walk=walk)
+        if competition:
+            found = replace(found, validation=edge_in_validation(competition, evaluator, server.connect))
 
     from podracer_client.trading.backtest_page import write_backtest  # after the play: matplotlib takes a second
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
@@ -24,10 +25,19 @@ from podracer_client.policies.hub import PREFIX, fetched_policy
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
 
-__all__ = ["MANIFEST", "checkpoint_folder", "is_there", "policy_folders"]
+__all__ = ["MANIFEST", "Competition", "checkpoint_folder", "competing_folders", "is_there", "policy_folders"]
 
 MANIFEST = "manifest.json"
 _CHAMPION = "champion"
+_MOST_COMPETING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Competition:
+    """The folders of a job's best candidates, best first, and how many of its snapshots have a score."""
+
+    folders: Sequence[Path]
+    snapshots: int
 
 
 @contextmanager
@@ -54,6 +64,20 @@ def policy_folders(
 
 
 @contextmanager
+def competing_folders(
+    names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
+) -> Iterator[tuple[list[Path], Competition | None]]:
+    """As `policy_folders`; for a single job's final policy also the candidates that competed, if it keeps any."""
+    if ensemble or len(names) != 1:
+        with policy_folders(names, ensemble, connect, state_folder) as folders:
+            yield folders, None
+        return
+    with ExitStack() as held:
+        shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held, competing=True)
+        yield [shelf.folder(names[0])], shelf.competition
+
+
+@contextmanager
 def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
     """The folder of a checkpoint; a downloaded one is removed at the end.
 
@@ -72,8 +96,10 @@ def checkpoint_folder(text: str, connect: Connect) -> Iterator[Path]:
 class _Shelf:
     """Checkpoints of a server, or of a state folder without one; `held` collects the folders to remove."""
 
-    def __init__(self, connect: Connect, state_folder: Path, held: ExitStack) -> None:
-        self._connect, self._state_folder, self._held = connect, state_folder, held
+    def __init__(self, connect: Connect, state_folder: Path, held: ExitStack, *, competing: bool = False) -> None:
+        """`competing`: `folder` also finds a job's `competition`, while it is connected."""
+        self._connect, self._state_folder, self._held, self._competing = connect, state_folder, held, competing
+        self.competition: Competition | None = None
 
     def folder(self, text: str) -> Path:
         """The folder of a checkpoint here, on a server or at Hugging Face, or of a job's final policy."""
@@ -85,7 +111,11 @@ class _Shelf:
         try:
             with running_or_resting(self._connect, self._state_folder) as client:
                 if client.connection.orchestrator:
-                    return self._final(client.full_name(job), client)
+                    name = client.full_name(job)
+                    if self._competing:
+                        with suppress(NotFound):  # its leaderboard, or a candidate's checkpoint, is deleted
+                            self.competition = self._competition(leaderboard_name(name), client)
+                    return self._final(name, client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
             raise NotFound(
@@ -99,6 +129,11 @@ class _Shelf:
         request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
         artifact = client.artifact_service.GetArtifact(request).artifact
         return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
+
+    def _competition(self, name: str, client: Client) -> Competition | None:
+        found = client.leaderboard(name).candidates[:_MOST_COMPETING]
+        snapshots = {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
+        return Competition(self._checkpoints(found, client), len(snapshots)) if found else None
 
     def candidates(self, job: str, count: int) -> list[Path]:
         """The folders of a job's best `count` candidates, best first; of a job without any its champion's."""
@@ -122,10 +157,7 @@ class _Shelf:
             if len(found) < count:
                 only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
                 raise refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
-            return [
-                self._checkpoint(candidate.agent.name, candidate.evaluation.checkpoint.prefix, client)
-                for candidate in found[:count]
-            ]
+            return self._checkpoints(found[:count], client)
 
     def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
         """The folder of the policy of the alias `champion`, or of the first other alias."""
@@ -133,6 +165,9 @@ class _Shelf:
         request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
         newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
         return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
+
+    def _checkpoints(self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client) -> list[Path]:
+        return [self._checkpoint(each.agent.name, each.evaluation.checkpoint.prefix, client) for each in found]
 
     def _checkpoint(self, agent: str, prefix: str, client: Client) -> Path:
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one

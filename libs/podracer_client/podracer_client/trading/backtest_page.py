@@ -22,6 +22,7 @@ from podracer_client.trading.backtest_text import (
     ratio,
     seen_text,
     title_of,
+    validation_text,
     who_text,
     window_cells,
 )
@@ -64,6 +65,7 @@ def backtest_page(found: Backtest, title: str, plans: Iterable[FigurePlan], rend
             section("Windows", _windows(found)),
             section("Results", _results(found), figure["equity"], figure["drawdown"]),
             section("Against each", _against(found)),
+            section("Validation", _validation(found)),
             section("Months", _months(found.policy)),
             section("Worst falls", _falls(found.policy)),
             section("Holdings", figure["holdings"], _holdings(found)),
@@ -127,6 +129,11 @@ def _against(found: Backtest) -> Markup:
         "Intervals by a stationary bootstrap of the days, the same days of both: one that spans 0 tells no winner."
     )
     return table(titles, rows, right=titles[1:], caption=caption)
+
+
+def _validation(found: Backtest) -> Markup:
+    text = validation_text(found.validation)
+    return element("p", f"On the days by which the job chose its best: {text}.") if text else Markup()
 
 
 def _months(account: Account) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from podracer_client.display.output import columns
 from podracer_client.names import short_name
 from podracer_client.trading.backtests import Account, Backtest
+from podracer_core.backtest.edge import Edge
 
 __all__ = [
     "COLUMNS",
@@ -23,6 +25,7 @@ __all__ = [
     "ratio",
     "seen_text",
     "title_of",
+    "validation_text",
     "who_text",
     "window_cells",
 ]
@@ -103,7 +106,22 @@ def backtest_text(found: Backtest) -> str:
     lines += [
         f"            {difference_text(found, other)} above {title_of(other.name)}" for other in found.accounts[1:]
     ]
+    if found.validation:
+        lines.append(f"validation  {validation_text(found.validation)}")
     return "\n".join(lines) + "\n"
+
+
+def validation_text(edge: Edge | str) -> str:
+    """The verdict of the days by which a job chose its best."""
+    if isinstance(edge, str):
+        return edge
+    count = round(edge.independent_trials)
+    best = f"the best of about {count:,} independent trials" if count > 1 else "a single trial"
+    chance = "p < 0.001" if edge.p_value < 0.001 else f"p = {edge.p_value:.2g}"
+    return (
+        f"excess over holding, Sharpe ratio {ratio(edge.excess_sharpe_ratio)}; {best} without an edge has "
+        f"{ratio(edge.luck_sharpe_ratio)}: {'an' if edge.is_there else 'no'} edge over holding ({chance})"
+    )
 
 
 def who_text(found: Backtest) -> str:
@@ -154,6 +172,7 @@ def backtest_json(found: Backtest) -> dict[str, Any]:
         "selected_bars": found.selected_bars,
         "tickers": list(found.header.tickers),
         "accounts": accounts,
+        "validation": {**asdict(edge), "edge": edge.is_there} if isinstance(edge := found.validation, Edge) else None,
         "windows": [
             {
                 "agent": each.header.description.agent,

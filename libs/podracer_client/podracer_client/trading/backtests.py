@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.policies.evaluation import sources
+from podracer_core.backtest.edge import Edge
 from podracer_core.backtest.performance import Performance, daily_returns, sharpe_ratio
 from podracer_core.backtest.record import BacktestRecord, chained_trades_csv, record_from_messages
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -59,11 +60,13 @@ class Account:
 @dataclass(frozen=True, slots=True)
 class Backtest:
     """The policy's account first, then the accounts it is compared with. Of a walk forward the account is of all
-    policies, one after the other, and `windows` has each by itself; `header` is the last one's."""
+    policies, one after the other, and `windows` has each by itself; `header` is the last one's. `validation`: what the
+    days by which a job chose the policy say of it, or why they say nothing; empty for what is no job's."""
 
     header: evaluator_service_pb2.BacktestHeader
     accounts: tuple[Account, ...]
     windows: tuple[Backtest, ...] = ()
+    validation: Edge | str = ""
 
     @property
     def policy(self) -> Account:

@@ -38,6 +38,14 @@ def bootstrap_interval(
     return _interval(np.concatenate([statistic(returns[part]) for part in rows]))
 
 
+def bootstrap_deviation(
+    returns: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> float:
+    """The standard error of `statistic`, as in `bootstrap_interval`, of two returns or more."""
+    rows = resamples(len(returns), math.ceil(mean_block_length(returns)))
+    return float(np.concatenate([statistic(returns[part]) for part in rows]).std())
+
+
 def paired_interval(
     returns: NDArray[np.float64],
     others: NDArray[np.float64],

@@ -1,0 +1,36 @@
+"""What the validation of a job says of its best candidate: an edge over holding, or the luck of the best of many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from podracer_client.local.reading import Connect
+from podracer_client.policies.environment import bring_files, trained_environment
+from podracer_client.policies.folders import Competition
+from podracer_client.trading.backtests import run_backtest
+from podracer_client.trading.session import Evaluator
+from podracer_core.backtest.edge import Edge, edge_over_holding
+from podracer_core.errors import InvalidInput, NotFound
+
+__all__ = ["edge_in_validation"]
+
+_HOLDING = "buy_and_hold"
+
+
+def edge_in_validation(competition: Competition, evaluator: Evaluator, connect: Connect) -> Edge | str:
+    """Play the candidates through the bars by which the job chose among them; a text says why there is no answer."""
+    first = competition.folders[0]
+    try:
+        environment = trained_environment(first)
+        bring_files(evaluator, first, connect)
+        best = run_backtest(evaluator, [first], environment, baselines=(_HOLDING,))
+        if best.trained_bars:
+            return "none: the policy was trained on the days that selected it"
+        others = [run_backtest(evaluator, [each], environment) for each in competition.folders[1:]]
+        holding = best.accounts[1].returns
+        returns = [each.policy.returns for each in others]
+        return edge_over_holding(
+            best.policy.returns, holding, np.reshape(returns, (-1, len(holding))), competition.snapshots
+        )
+    except (InvalidInput, NotFound) as error:  # the back-test itself may have another table
+        return f"not known: {error.message}"
