@@ -18,4 +18,4 @@ def set_up_torch(threads: int | None, cpu_products: Literal["float32", "bf16"] =
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     if cpu_products == "bf16":
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
