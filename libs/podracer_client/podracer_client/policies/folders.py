@@ -5,11 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.jobs.client import Client
+from podracer_client.jobs.job import Job
 from podracer_client.local.reading import Connect, running_or_resting
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import (
@@ -23,18 +26,36 @@ from podracer_client.names import (
 from podracer_client.policies.hub import PREFIX, fetched_policy
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.jobs.objective import CONFIRMING
 
-__all__ = ["MANIFEST", "checkpoint_folder", "is_there", "policy_folders"]
+__all__ = ["MANIFEST", "StoredPolicy", "checkpoint_folder", "is_there", "policy_folders", "stored_policies"]
 
 MANIFEST = "manifest.json"
 _CHAMPION = "champion"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPolicy:
+    """The folder of a checkpoint, and the fresh evaluation that its job reports for it; None without one."""
+
+    folder: Path
+    confirmed: agent_pb2.Evaluation | None = None
 
 
 @contextmanager
 def policy_folders(
     names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
 ) -> Iterator[list[Path]]:
-    """The folders of the policies' checkpoints, best first; downloaded ones are removed at the end.
+    """The folders of `stored_policies`."""
+    with stored_policies(names, ensemble, connect, state_folder) as policies:
+        yield [policy.folder for policy in policies]
+
+
+@contextmanager
+def stored_policies(
+    names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
+) -> Iterator[list[StoredPolicy]]:
+    """The policies' checkpoints, best first; the folders of downloaded ones are removed at the end.
 
     names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: its final policy
     ensemble      that many of the one job's best candidates; 0: the policies in `names`
@@ -50,7 +71,7 @@ def policy_folders(
         if ensemble:
             yield shelf.candidates(names[0], ensemble)
         else:
-            yield [shelf.folder(name) for name in names]
+            yield [shelf.policy(name) for name in names]
 
 
 @contextmanager
@@ -75,17 +96,17 @@ class _Shelf:
     def __init__(self, connect: Connect, state_folder: Path, held: ExitStack) -> None:
         self._connect, self._state_folder, self._held = connect, state_folder, held
 
-    def folder(self, text: str) -> Path:
-        """The folder of a checkpoint here, on a server or at Hugging Face, or of a job's final policy."""
+    def policy(self, text: str) -> StoredPolicy:
+        """A checkpoint here, on a server or at Hugging Face, or a job's final policy."""
         if text.startswith(PREFIX):
-            return self._held.enter_context(fetched_policy(text))
+            return StoredPolicy(self._held.enter_context(fetched_policy(text)))
         if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
-            return self._held.enter_context(checkpoint_folder(text, self._connect))
+            return StoredPolicy(self._held.enter_context(checkpoint_folder(text, self._connect)))
         job = job_of_best_checkpoint(text) or text
         try:
             with running_or_resting(self._connect, self._state_folder) as client:
                 if client.connection.orchestrator:
-                    return self._final(client.full_name(job), client)
+                    return self._final(client.job(job), client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
             raise NotFound(
@@ -94,14 +115,15 @@ class _Shelf:
                 reason=error.reason,
             ) from error
 
-    def _final(self, job: str, client: Client) -> Path:
-        """The folder of a job's final policy; of a continuous job its champion's."""
-        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
+    def _final(self, job: Job, client: Client) -> StoredPolicy:
+        """A job's final policy; of a continuous job its champion."""
+        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job.name))
         artifact = client.artifact_service.GetArtifact(request).artifact
-        return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
+        agent = artifact.name.partition("/checkpoints/")[0]
+        return self._checkpoint(agent, artifact.uri, client, job.progress.best)
 
-    def candidates(self, job: str, count: int) -> list[Path]:
-        """The folders of a job's best `count` candidates, best first; of a job without any its champion's."""
+    def candidates(self, job: str, count: int) -> list[StoredPolicy]:
+        """A job's best `count` candidates, best first; of a job without any its champion."""
         try:
             return self._candidates(leaderboard_name(job), job, count)
         except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
@@ -111,7 +133,7 @@ class _Shelf:
             name = leaderboard_name(client.full_name(job))
         return self._candidates(name, job, count)
 
-    def _candidates(self, name: str, job: str, count: int) -> list[Path]:
+    def _candidates(self, name: str, job: str, count: int) -> list[StoredPolicy]:
         with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
             board = client.leaderboard(name)
             found = board.candidates
@@ -123,21 +145,25 @@ class _Shelf:
                 only = "only one candidate" if len(found) == 1 else f"{len(found)} candidates"
                 raise refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
             return [
-                self._checkpoint(candidate.agent.name, candidate.evaluation.checkpoint.prefix, client)
-                for candidate in found[:count]
+                self._checkpoint(each.agent.name, each.evaluation.checkpoint.prefix, client, each.evaluation)
+                for each in found[:count]
             ]
 
-    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
-        """The folder of the policy of the alias `champion`, or of the first other alias."""
+    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> StoredPolicy:
+        """The policy of the alias `champion`, or of the first other alias."""
         alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
         request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
         newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
         return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
 
-    def _checkpoint(self, agent: str, prefix: str, client: Client) -> Path:
+    def _checkpoint(
+        self, agent: str, prefix: str, client: Client, evaluation: agent_pb2.Evaluation | None = None
+    ) -> StoredPolicy:
+        if evaluation and (evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix):
+            evaluation = None
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
         if (here / MANIFEST).is_file():
-            return here.absolute()
+            return StoredPolicy(here.absolute(), evaluation)
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
             message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is set"
@@ -145,7 +171,7 @@ class _Shelf:
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
         target = Path(folder) / "checkpoint"
         client.download(name, target)
-        return target
+        return StoredPolicy(target, evaluation)
 
 
 def _local(path: Path) -> Path:
