@@ -11,6 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
+from podracer_core.jobs.objective import CONFIRMING
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
@@ -87,8 +88,7 @@ def store_evaluations(session: Session, board: str, evaluations: Sequence[agent_
 
 def challenged_by(evaluation: agent_pb2.Evaluation) -> str:
     """The prefix of the checkpoint that a challenge or a final evaluates; empty for others, or without a checkpoint."""
-    is_challenge = evaluation.purpose in (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, places.FINAL)
-    return evaluation.checkpoint.prefix if is_challenge else ""
+    return evaluation.checkpoint.prefix if evaluation.purpose in CONFIRMING else ""
 
 
 def has_challenge(request: leaderboard_pb2.RecordEvaluationsRequest) -> bool:

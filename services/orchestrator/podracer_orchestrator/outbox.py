@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer_core.jobs.objective import CONFIRMING
 from podracer_core.rpc.resource_names import job_name, leaderboard_name
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator.stored_messages import description_of, encode, spec_of
@@ -45,8 +46,6 @@ ROWS_AT_ONCE = 100
 """Read at once for delivery."""
 MAX_EVALUATIONS = 500
 """Evaluations in one call."""
-
-_CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
 
 _INSERT = insert(OutboxRow)
 _PENDING = (
@@ -139,7 +138,7 @@ def is_of_challenge(method: str, request: bytes) -> bool:
     if method != RECORD_EVALUATIONS:
         return False
     evaluations = leaderboard_pb2.RecordEvaluationsRequest.FromString(request).evaluations
-    return any(each.purpose in _CONFIRMING for each in evaluations)
+    return any(each.purpose in CONFIRMING for each in evaluations)
 
 
 def evaluation_count(method: str, request: bytes) -> int:

@@ -18,7 +18,8 @@ import torch
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
+from podracer_client.jobs.job import Job
 from podracer_client.policies.folders import policy_folders
 from podracer_client.policies.recording import film
 from podracer_client.servers.connection import Connection
@@ -38,7 +39,7 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput, NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
-from podracer_core.evaluate.result import result_to_json
+from podracer_core.evaluate.result import result_to_json, result_to_message
 from podracer_core.storage import open_store
 from podracer_core.storage.manifest import Manifest
 from support.code import write_files
@@ -313,6 +314,7 @@ class FakeClient:
         self._three = three
         self.connection = Connection(orchestrator, "127.0.0.1:2", str)
         self.downloads: list[str] = []
+        self.confirmed = agent_pb2.Evaluation()
 
     def __enter__(self) -> FakeClient:
         return self
@@ -345,8 +347,13 @@ class FakeClient:
         for number, env_steps in ((1, 2048), (1, 4096), (2, 4096), (2, 4096), (3, 2048), (3, 4096)):
             yield agent_pb2.Evaluation(agent=f"{name}/agents/a{number:04}", env_steps=env_steps)
 
+    def job(self, name: str) -> Job:
+        message = job_pb2.Job(name=name if "/" in name else f"projects/default/jobs/{name}")
+        message.progress.best.CopyFrom(self.confirmed)
+        return Job(self, message)  # type: ignore[arg-type]
+
     def full_name(self, job: str) -> str:
-        return job if "/" in job else f"projects/default/jobs/{job}"
+        return self.job(job).name
 
     def download(self, name: str, target: Path) -> None:
         self.downloads.append(name)
@@ -395,6 +402,22 @@ class TestCandidates:
             assert folders == [three[1]]
         with policy_folders(["j"], 2, no_server, runs) as folders:
             assert folders == [three[1], three[2]]
+
+    def test_evaluate_repeats_the_jobs_result(
+        self, three: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client, seeds, pendulum = FakeClient(three), list(range(200, 212)), EnvironmentSpec(id="Pendulum-v1")
+        result = evaluate_checkpoints([open_checkpoint_folder(three[1], POLICY_GROUPS)], pendulum, seeds)
+        client.confirmed = result_to_message(result)
+        client.confirmed.purpose = agent_pb2.EVALUATION_PURPOSE_FINAL
+        client.confirmed.checkpoint.prefix = "projects/default/jobs/u/agents/a0002/checkpoints/4096-1/"
+        monkeypatch.setattr("podracer_client.command.options.ServerOptions.connect", lambda self: client)
+        values = json.loads(podracer("evaluate", "j", "--json", cwd=tmp_path).stdout)
+        assert (values["agent"][-5:], values["seeds"], values["stored_returns"]) == ("a0002", seeds, [*result.returns])
+        assert values["largest_difference"] <= 1e-4
+        client.confirmed.checkpoint.prefix = "another policy's/"
+        values = json.loads(podracer("evaluate", "j", "--json", cwd=tmp_path).stdout)
+        assert (values["agent"][-5:], values["seeds"]) == ("a0002", SEEDS)
 
     def test_what_is_not_there(self, three: list[Path], tmp_path: Path) -> None:
         def refused(names: list[str], count: int) -> str:

@@ -216,7 +216,7 @@ async def test_children_start_from_what_was_confirmed_where_a_later_claim_falls_
     assert rows == [(5.0, 1, 900, 5.0)], "as old as it was then"
 
 
-async def test_whoever_drives_out_the_first_is_challenged_though_others_claim_more(driver: Any) -> None:
+async def test_a_candidate_that_drives_out_the_first_is_challenged_though_others_claim_more(driver: Any) -> None:
     """Else the first place would stay with a worse one until another agent claims it."""
     claims = await start(driver)
     for agent, score in ((0, 5.0), (1, 3.0)):

@@ -28,7 +28,7 @@ async def events_of(site, job):
     return (await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))).events
 
 
-async def test_whoever_cannot_read_a_checkpoint_begins_from_the_one_before_it(site):
+async def test_a_pod_that_cannot_read_a_checkpoint_begins_from_the_one_before_it(site):
     site.board.round_env_steps = 400
     job = await site.create(pod=job_pb2.PodShape(members=1))
     learner = site.learner()

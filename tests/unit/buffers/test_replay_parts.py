@@ -41,7 +41,7 @@ def test_parts_come_together_as_they_were_and_most_stay_as_they_are() -> None:
     assert int(state["first_row"]) == 45 - 20
 
 
-def test_whoever_goes_on_elsewhere_cuts_at_the_same_places() -> None:
+def test_a_member_that_goes_on_elsewhere_cuts_at_the_same_places() -> None:
     parts = list(rollouts(SHAPE, 14, truncated=0.1))
     through = Replay(SHAPE[3], parts[0])
     for part in parts[:9]:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from podracer.common.v1 import evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.displays import JsonDisplay, PlainDisplay, progress_line
 from podracer_client.display.following import choose_display, show_update
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, evaluation_text, return_text
 from podracer_client.display.output import columns
 from podracer_client.display.snapshot import agent_rows, take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
@@ -44,6 +44,10 @@ def test_numbers() -> None:
     assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == ["0", "999,999", "1.23 M", "5.00 G"]
     assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == ["–", "4.2 s", "3 min 05 s", "2 h 07 min"]
     assert [return_text(value) for value in (None, -182.44, 12139.4, -0.124)] == ["–", "-182.4", "12,139", "-0.12"]
+    one = agent_pb2.Evaluation(mean=0.45, lower_bound=-0.3, upper_bound=1.2, returns=[12.0])
+    assert evaluation_text(one) == "0.45 (1 episode)"
+    one.deterministic = True
+    assert evaluation_text(one) == "0.45 (95 % interval -0.30 to 1.20, 1 episode)"
 
 
 def test_a_snapshot_takes_the_live_steps_and_leaves_out_stopped_pods(

@@ -7,6 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -101,6 +103,22 @@ def test_a_silent_child_misses_its_deadline(start: Start) -> None:
     process, _ = start("import time; time.sleep(60)")
     with pytest.raises(DeadlineExpired, match="child"):
         process.wait_ready(0.2)
+
+
+def test_a_slow_child_gets_longer_while_it_computes(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ready once the message has come."""
+    used = count(0.02, 0.011)
+    monkeypatch.setattr(ManagedProcess, "_processor_seconds", lambda self: next(used))
+    go = tmp_path / "go"
+    process, news = start(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVE}")
+    with ThreadPoolExecutor() as threads:
+        address = threads.submit(process.wait_ready, 1.0)
+        message = news.get(timeout=60)
+        go.touch()
+        assert address.result() == "unix:///x"
+    assert (message.message[:30], message.fatal) == ("the child is still starting: i", False)
 
 
 def test_stop_ends_it_without_news(start: Start) -> None:

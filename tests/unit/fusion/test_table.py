@@ -46,7 +46,7 @@ def test_all_are_fused_as_soon_as_all_are_there(state: FusionState, learners: in
         present = table.present.state
 
 
-def test_whoever_brings_before_the_lead_waits_for_it(state: FusionState) -> None:
+def test_a_follower_that_brings_before_the_lead_waits_for_it(state: FusionState) -> None:
     table = table_of(state, 1, 2)
     for rank in (2, 1):
         table.bring(make_contribution(rank))

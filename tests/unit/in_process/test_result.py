@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import podracer
+from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.evaluate import EvaluationResult
+from podracer_core.evaluate.result import result_to_json
 from tests.unit.in_process.tiny import FAST, Lights
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(50, 4))
@@ -73,6 +76,13 @@ def test_what_was_saved_acts_alike(cartpole: podracer.Result, tmp_path: Path, na
     assert (loaded.algorithm, loaded.environment, loaded.env_steps) == ("ppo", "CartPole-v1", cartpole.env_steps)
     assert loaded.plot().axes[0].get_title() == "ppo in CartPole-v1"
     assert not list(tmp_path.rglob(".*")), "no drafts are left"
+
+
+def test_its_text_has_the_interval_of_a_sharpe_ratio(own: podracer.Result) -> None:
+    alike = EvaluationResult((12.0,), (50,), (7,), statistic=EpisodeStatistic(1.5, -0.5, 3.0, {})).repeated((1, 2, 3))
+    metadata = {**own.checkpoint.metadata, "evaluation": result_to_json(alike)}
+    result = podracer.Result(replace(own.checkpoint, metadata=metadata))
+    assert ": 1.5 (95 % interval -0.5 to 3) in 3 greedy episodes" in repr(result)
 
 
 def test_no_file_starts_the_callers_code(own: podracer.Result, tmp_path: Path) -> None:

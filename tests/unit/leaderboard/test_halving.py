@@ -74,7 +74,7 @@ def test_the_best_third_goes_on_when_all_are_there() -> None:
     assert cohort.retired[0].reason == "stopped at place 8 of 8 in rung 1"
 
 
-def test_nobody_is_stopped_while_one_still_trains() -> None:
+def test_no_agent_is_stopped_while_one_still_trains() -> None:
     last = replace(agent(1, 9.0), env_steps=500, state=State.TRAINING)
     cohort = propose(population([last, *EIGHT[1:]]), places=2)
     assert (numbers(cohort), stopped(cohort)) == ([6, 7], []), "a free pod takes of the best three, the longest waiting"

@@ -150,7 +150,7 @@ def test_few_episodes_are_drawn_further_to_the_rungs_mean() -> None:
     assert shrunken(judged((0.0, 8, 100.0), (20.0, 32, 100.0))) == pytest.approx([0.625, 19.84375])
 
 
-def test_whoever_had_eight_episodes_is_not_last_for_a_difference_that_is_noise() -> None:
+def test_an_agent_with_eight_episodes_is_not_last_for_a_difference_that_is_noise() -> None:
     """The scores vary by 26 / 3, less than their errors of 21.9, so τ² is the least, 12.5: a fifth of the way for 8,
     half for 32, from 39.2 / 3.4, where each score weighs 1 / (12.5 + its error)."""
     middle = 39.2 / 3.4

@@ -56,7 +56,7 @@ def test_one_alone_is_itself() -> None:
     assert join_rollouts([rollout]) is rollout
 
 
-def test_whoever_has_not_answered_has_its_place_and_no_valid_row() -> None:
+def test_a_worker_that_has_not_answered_has_its_place_and_no_valid_row() -> None:
     here = numbered(0, 2, 4, mask_size=5)
     standing = torch.tensor([[[70.0], [71.0], [72.0]], [[80.0], [81.0], [82.0]]])
     absent = absent_rows(here, 3, standing)

@@ -50,7 +50,7 @@ def propose(agents: list[Agent], places: int = 8, seed: int = 0) -> Cohort:
     return MedianStopping(SPACE, Rules(population=8, seed=seed)).propose(population, CohortRequest(places), random)
 
 
-def test_whoever_is_worse_than_the_median_makes_room_for_a_fresh_one() -> None:
+def test_an_agent_below_the_median_makes_room_for_a_fresh_one() -> None:
     cohort = propose([waiting(number, float(number)) for number in range(1, 9)])
     assert sorted(each.number for each in cohort.members if isinstance(each, Agent)) == [5, 6, 7, 8]
     assert [new.replaced.number for new in cohort.created if new.replaced] == [1, 2, 3, 4]

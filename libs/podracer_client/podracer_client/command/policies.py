@@ -37,25 +37,27 @@ def evaluate(
             min=0,
             max=10_000,
             metavar="N",
-            help="Episodes with fresh seeds. 0: the stored episodes again, or 100 fresh ones for an ensemble.",
+            help="Episodes with fresh seeds. 0: those of the job's result again, or those stored with the checkpoint; "
+            "100 fresh ones for an ensemble.",
         ),
     ] = 0,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a policy on its stored episodes, on fresh ones, or in a changed environment. An ensemble is compared
-    with each of its policies."""
+    """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment. An ensemble is
+    compared with each of its policies."""
     from podracer_client.local.evaluator import private_evaluator
     from podracer_client.policies import evaluation_text as texts
     from podracer_client.policies.environment import bring_files, changed_environment, parsed_arguments
     from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
-    from podracer_client.policies.folders import policy_folders
+    from podracer_client.policies.folders import stored_policies
 
     arguments = parsed_arguments(settings or ())
     with (
-        policy_folders(policies, ensemble, server.connect, server.folder) as folders,
+        stored_policies(policies, ensemble, server.connect, server.folder) as stored,
         private_evaluator() as evaluator,
     ):
+        folders = [each.folder for each in stored]
         bring_files(evaluator, folders[0], server.connect)
         changed = changed_environment(folders[0], arguments)
         if len(folders) > 1:
@@ -65,7 +67,7 @@ def evaluate(
             else:
                 sys.stdout.write(texts.together_text(found, arguments))
             return
-        response = evaluate_alone(evaluator, folders[0], rule=rule, episodes=episodes, environment=changed)
+        response = evaluate_alone(evaluator, stored[0], rule=rule, episodes=episodes, environment=changed)
     if json:
         write_json({"event": "evaluation", **texts.alone_json(response, arguments)})
     else:

@@ -10,8 +10,9 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
 from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.display.score import CONFIRMING, score
+from podracer_client.display.score import score
 from podracer_client.display.snapshot import state_text
+from podracer_core.jobs.objective import CONFIRMING
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:

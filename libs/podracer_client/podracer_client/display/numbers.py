@@ -56,13 +56,12 @@ def time_text(timestamp: Timestamp) -> str:
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    """An evaluation's mean, interval and episodes; a single episode has no interval."""
-    mean, episodes = return_text(evaluation.mean), len(evaluation.returns)
-    if episodes == 1:
-        return f"{mean} (1 episode)"
-    return (
-        f"{mean} (95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {episodes} episodes)"
-    )
+    """An evaluation's mean, interval and episodes; a single episode has an interval only of its own statistic."""
+    count = len(evaluation.returns)
+    inside = "1 episode" if count == 1 else f"{count} episodes"
+    if count != 1 or evaluation.deterministic:
+        inside = f"95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {inside}"
+    return f"{return_text(evaluation.mean)} ({inside})"
 
 
 def interval_text(lower: float | None, upper: float | None) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
-from podracer_client.display.score import CONFIRMING, score, score_name
+from podracer_client.display.score import score, score_name
 from podracer_core.config import format_seconds
+from podracer_core.jobs.objective import CONFIRMING
 
 TARGET_MISSED = 3
 """Exit code: the budget is used, and the target was not reached."""

@@ -9,10 +9,7 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.statistics.shrinkage import posterior_means
 
-__all__ = ["CONFIRMING", "corrected_means", "score", "score_name"]
-
-CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
-"""The purposes of evaluations with fresh seeds, which have not selected their policy."""
+__all__ = ["corrected_means", "score", "score_name"]
 
 
 def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:

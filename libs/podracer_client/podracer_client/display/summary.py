@@ -13,10 +13,11 @@ from typing import Any
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, seconds
 from podracer_client.display.outcome import missed_target, target_lines
-from podracer_client.display.score import CONFIRMING, score_name
+from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
+from podracer_core.jobs.objective import CONFIRMING
 
 _OUTCOMES = {
     job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",

@@ -77,11 +77,10 @@ class LocalServices:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Connection:
         """Wait until both serve; then other terminals find them by the state folder's connection.json.
 
-        Raises Unavailable if one cannot start, DeadlineExpired.
+        Raises as `ManagedProcess.wait_ready`.
         """
-        deadline = time.monotonic() + timeout_s
         leaderboard = self.leaderboard.wait_ready(timeout_s)
-        orchestrator = self.orchestrator.wait_ready(deadline - time.monotonic())
+        orchestrator = self.orchestrator.wait_ready(timeout_s)
         ConnectionFile(orchestrator, leaderboard, str(self._client_token), os.getpid()).write(self._state.path)
         return Connection(orchestrator, leaderboard, FileToken(self._client_token))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+from podracer_client.policies.folders import StoredPolicy
 from podracer_core.errors import InvalidInput
 
 __all__ = ["EnsembleEvaluation", "evaluate_alone", "evaluate_together", "rule_text", "sources"]
@@ -34,19 +35,28 @@ class EnsembleEvaluation:
 
 def evaluate_alone(
     evaluator: EvaluatorServiceStub,
-    folder: Path,
+    policy: StoredPolicy,
     *,
     rule: str = "",
     episodes: int = 0,
     environment: environment_pb2.EnvironmentSpec | None = None,
 ) -> evaluator_service_pb2.EvaluateCheckpointResponse:
-    """Evaluate a policy on fresh episodes; 0: the stored ones again, or 100 fresh ones if none are stored.
+    """Evaluate a policy on fresh episodes; 0: again those of the evaluation that its job reports, else the
+    stored ones, or 100 fresh ones if none are stored.
 
     `environment`: another one than that of the training.
     """
     request = evaluator_service_pb2.EvaluateCheckpointRequest(
-        checkpoints=sources([folder]), ensemble=rule, episodes=episodes, environment=environment
+        checkpoints=sources([policy.folder]), ensemble=rule, episodes=episodes, environment=environment
     )
+    if policy.confirmed is not None and not episodes:
+        request.seeds.extend(policy.confirmed.seeds)
+        response = evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
+        response.stored.CopyFrom(policy.confirmed)
+        if environment is None:
+            pairs = zip(response.evaluation.returns, policy.confirmed.returns, strict=True)
+            response.largest_difference = max(abs(now - then) for now, then in pairs)
+        return response
     try:
         return evaluator.EvaluateCheckpoint(request, timeout=_TIMEOUT_S)
     except InvalidInput as error:

@@ -8,9 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.jobs.client import Client
+from podracer_client.jobs.job import Job
 from podracer_client.local.reading import Connect, running_or_resting
 from podracer_client.local.state_folder import StateFolder
 from podracer_client.names import (
@@ -24,8 +26,18 @@ from podracer_client.names import (
 from podracer_client.policies.hub import PREFIX, fetched_policy
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.jobs.objective import CONFIRMING
 
-__all__ = ["MANIFEST", "Competition", "checkpoint_folder", "competing_folders", "is_there", "policy_folders"]
+__all__ = [
+    "MANIFEST",
+    "Competition",
+    "StoredPolicy",
+    "checkpoint_folder",
+    "competing_folders",
+    "is_there",
+    "policy_folders",
+    "stored_policies",
+]
 
 MANIFEST = "manifest.json"
 _CHAMPION = "champion"
@@ -40,11 +52,28 @@ class Competition:
     snapshots: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPolicy:
+    """The folder of a checkpoint, and the fresh evaluation that its job reports for it; None without one."""
+
+    folder: Path
+    confirmed: agent_pb2.Evaluation | None = None
+
+
 @contextmanager
 def policy_folders(
     names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
 ) -> Iterator[list[Path]]:
-    """The folders of the policies' checkpoints, best first; downloaded ones are removed at the end.
+    """The folders of `stored_policies`."""
+    with stored_policies(names, ensemble, connect, state_folder) as policies:
+        yield [policy.folder for policy in policies]
+
+
+@contextmanager
+def stored_policies(
+    names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
+) -> Iterator[list[StoredPolicy]]:
+    """The policies' checkpoints, best first; the folders of downloaded ones are removed at the end.
 
     names         checkpoints (see `checkpoint_folder`) in order of their rank, or one job: its final policy
     ensemble      that many of the one job's best candidates; 0: the policies in `names`
@@ -60,7 +89,7 @@ def policy_folders(
         if ensemble:
             yield shelf.candidates(names[0], ensemble)
         else:
-            yield [shelf.folder(name) for name in names]
+            yield [shelf.policy(name) for name in names]
 
 
 @contextmanager
@@ -74,7 +103,7 @@ def competing_folders(
         return
     with ExitStack() as held:
         shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held, competing=True)
-        yield [shelf.folder(names[0])], shelf.competition
+        yield [shelf.policy(names[0]).folder], shelf.competition
 
 
 @contextmanager
@@ -97,25 +126,25 @@ class _Shelf:
     """Checkpoints of a server, or of a state folder without one; `held` collects the folders to remove."""
 
     def __init__(self, connect: Connect, state_folder: Path, held: ExitStack, *, competing: bool = False) -> None:
-        """`competing`: `folder` also finds a job's `competition`, while it is connected."""
+        """`competing`: `policy` also finds a job's `competition`, while it is connected."""
         self._connect, self._state_folder, self._held, self._competing = connect, state_folder, held, competing
         self.competition: Competition | None = None
 
-    def folder(self, text: str) -> Path:
-        """The folder of a checkpoint here, on a server or at Hugging Face, or of a job's final policy."""
+    def policy(self, text: str) -> StoredPolicy:
+        """A checkpoint here, on a server or at Hugging Face, or a job's final policy."""
         if text.startswith(PREFIX):
-            return self._held.enter_context(fetched_policy(text))
+            return StoredPolicy(self._held.enter_context(fetched_policy(text)))
         if is_there(text) or not (is_job_name(text) or job_of_best_checkpoint(text)):
-            return self._held.enter_context(checkpoint_folder(text, self._connect))
+            return StoredPolicy(self._held.enter_context(checkpoint_folder(text, self._connect)))
         job = job_of_best_checkpoint(text) or text
         try:
             with running_or_resting(self._connect, self._state_folder) as client:
                 if client.connection.orchestrator:
-                    name = client.full_name(job)
+                    found = client.job(job)
                     if self._competing:
                         with suppress(NotFound):  # its leaderboard, or a candidate's checkpoint, is deleted
-                            self.competition = self._competition(leaderboard_name(name), client)
-                    return self._final(name, client)
+                            self.competition = self._competition(leaderboard_name(found.name), client)
+                    return self._final(found, client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
             raise NotFound(
@@ -124,19 +153,21 @@ class _Shelf:
                 reason=error.reason,
             ) from error
 
-    def _final(self, job: str, client: Client) -> Path:
-        """The folder of a job's final policy; of a continuous job its champion's."""
-        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job))
+    def _final(self, job: Job, client: Client) -> StoredPolicy:
+        """A job's final policy; of a continuous job its champion."""
+        request = artifact_service_pb2.GetArtifactRequest(name=best_checkpoint_name(job.name))
         artifact = client.artifact_service.GetArtifact(request).artifact
-        return self._checkpoint(artifact.name.partition("/checkpoints/")[0], artifact.uri, client)
+        agent = artifact.name.partition("/checkpoints/")[0]
+        return self._checkpoint(agent, artifact.uri, client, job.progress.best)
 
     def _competition(self, name: str, client: Client) -> Competition | None:
         found = client.leaderboard(name).candidates[:_MOST_COMPETING]
         snapshots = {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
-        return Competition(self._checkpoints(found, client), len(snapshots)) if found else None
+        folders = [policy.folder for policy in self._checkpoints(found, client)]
+        return Competition(folders, len(snapshots)) if found else None
 
-    def candidates(self, job: str, count: int) -> list[Path]:
-        """The folders of a job's best `count` candidates, best first; of a job without any its champion's."""
+    def candidates(self, job: str, count: int) -> list[StoredPolicy]:
+        """A job's best `count` candidates, best first; of a job without any its champion."""
         try:
             return self._candidates(leaderboard_name(job), job, count)
         except NotFound as error:  # no id, but maybe the name in a job's file, which only the orchestrator knows
@@ -146,7 +177,7 @@ class _Shelf:
             name = leaderboard_name(client.full_name(job))
         return self._candidates(name, job, count)
 
-    def _candidates(self, name: str, job: str, count: int) -> list[Path]:
+    def _candidates(self, name: str, job: str, count: int) -> list[StoredPolicy]:
         with running_or_resting(self._connect, self._state_folder, only_leaderboard=True) as client:
             board = client.leaderboard(name)
             found = board.candidates
@@ -159,20 +190,27 @@ class _Shelf:
                 raise refused("--ensemble", f"{job} has {only} on its leaderboard, not {count}")
             return self._checkpoints(found[:count], client)
 
-    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> Path:
-        """The folder of the policy of the alias `champion`, or of the first other alias."""
+    def _promoted(self, board: leaderboard_service_pb2.Leaderboard, client: Client) -> StoredPolicy:
+        """The policy of the alias `champion`, or of the first other alias."""
         alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
         request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
         newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
         return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
 
-    def _checkpoints(self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client) -> list[Path]:
-        return [self._checkpoint(each.agent.name, each.evaluation.checkpoint.prefix, client) for each in found]
+    def _checkpoints(self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client) -> list[StoredPolicy]:
+        return [
+            self._checkpoint(each.agent.name, each.evaluation.checkpoint.prefix, client, each.evaluation)
+            for each in found
+        ]
 
-    def _checkpoint(self, agent: str, prefix: str, client: Client) -> Path:
+    def _checkpoint(
+        self, agent: str, prefix: str, client: Client, evaluation: agent_pb2.Evaluation | None = None
+    ) -> StoredPolicy:
+        if evaluation and (evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix):
+            evaluation = None
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
         if (here / MANIFEST).is_file():
-            return here.absolute()
+            return StoredPolicy(here.absolute(), evaluation)
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
             message = f"{name} is not in the state folder {self._state_folder}, and no orchestrator is set"
@@ -180,7 +218,7 @@ class _Shelf:
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="podracer-checkpoint-"))
         target = Path(folder) / "checkpoint"
         client.download(name, target)
-        return target
+        return StoredPolicy(target, evaluation)
 
 
 def _local(path: Path) -> Path:

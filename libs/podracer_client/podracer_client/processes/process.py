@@ -23,6 +23,8 @@ LISTENING = "listening on "
 _RESTART_INITIAL_S = 0.1
 _RESTART_MAXIMUM_S = 5.0
 _HEALTHY_AFTER_S = 20.0
+_STARVED = 0.01
+"""Part of a processor that a starting process gets at least on busy cores; one that waits for something uses less."""
 _TAIL_BYTES = 8192
 _TAIL_CHARACTERS = 500
 
@@ -65,7 +67,7 @@ class ManagedProcess:
     """
 
     def __init__(self, plan: ProcessPlan, on_news: Callable[[ProcessNews], None] = lambda news: None) -> None:
-        """`on_news` is called from the process's thread."""
+        """`on_news` is called from the process's thread, and from that of `wait_ready`."""
         self._plan = plan
         self._on_news = on_news
         self._changed = threading.Condition()
@@ -93,14 +95,21 @@ class ManagedProcess:
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> str:
-        """The address that it reports. Raises Unavailable if it cannot start, DeadlineExpired."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._address or self._failure, timeout_s)
-            if self._failure:
-                raise Unavailable(self._failure, reason="PROCESS_FAILED", process=self.name)
-            if not self._address:
+        """The address that it reports.
+
+        After `timeout_s` it gets as long again while it computes: imports are slow on busy cores. Raises Unavailable if
+        it cannot start; DeadlineExpired if it computes no more, or has used `timeout_s` of a processor.
+        """
+        used_s = 0.0
+        while not self._has_answered(timeout_s):
+            before_s, used_s = used_s, self._processor_seconds()
+            if not before_s + _STARVED * timeout_s < used_s < timeout_s:
                 raise DeadlineExpired(f"the {self.name} was not ready within {timeout_s:g} s{self._plan.log_hint}")
-            return self._address
+            message = f"the {self.name} is still starting: it got {used_s:.1f} s of a processor so far"
+            self._on_news(ProcessNews(self.name, message))
+        if self._failure:
+            raise Unavailable(self._failure, reason="PROCESS_FAILED", process=self.name)
+        return self._address
 
     def terminate(self) -> None:
         """Ask it to end, and do not restart it. Returns at once."""
@@ -129,6 +138,19 @@ class ManagedProcess:
         if not self.join(grace_s):
             self.kill()
             self.join(1.0)
+
+    def _has_answered(self, timeout_s: float) -> bool:
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._address or self._failure, timeout_s))
+
+    def _processor_seconds(self) -> float:
+        """The processor time that it has used; 0 if it does not run."""
+        import psutil  # late: only a slow start needs it
+
+        with suppress(psutil.Error):
+            if (pid := self.pid) is not None:
+                return sum(psutil.Process(pid).cpu_times()[:2])
+        return 0.0
 
     def _is_stopping(self) -> bool:
         return self._stopping  # another thread sets it, at any time

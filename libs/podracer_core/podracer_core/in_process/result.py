@@ -193,6 +193,8 @@ class Result:
         text = f"{self.algorithm} in {self.environment}"
         if self.best is not None:
             width = f" ± {self.best.half_width:.2g}" if math.isfinite(self.best.half_width) else ""
+            if self.best.deterministic:  # the interval is the statistic's: not about the mean of returns, nor symmetric
+                width = f" (95 % interval {self.best.lower_bound:.4g} to {self.best.upper_bound:.4g})"
             text += f": {self.best.mean:.4g}{width} in {self.best.episodes} greedy episodes"
         return f"<Result {text}{f', ended by {self.stopped_by}' if self.stopped_by else ''}>"
 

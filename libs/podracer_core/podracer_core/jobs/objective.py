@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from podracer.common.v1 import evolution_pb2
+from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.config import Seconds
 from podracer_core.config.scalars import MAX_SECONDS
@@ -18,6 +18,8 @@ EVALUATION_FRACTION = 0.2
 MIN_EPISODES, MAX_EPISODES = 8, 10_000
 MIN_BUDGET_S = 0.1
 """The shortest round that the orchestrator leases; a pod achieves nothing in less."""
+CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
+"""The purposes of evaluations with fresh seeds, which have not selected their policy."""
 
 
 @dataclass(frozen=True)

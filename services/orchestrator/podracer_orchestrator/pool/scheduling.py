@@ -92,8 +92,8 @@ class Shares:
 def share_pods(demands: Sequence[Demand], room: Room) -> Shares:
     """How many pods each job has.
 
-    First each job, in the order given, what it needs at least; then one after the other to the job that has least for
-    its weight, up to what it wants at most. A machine too small for anything still runs one pod, or nothing would
+    First each job, in the order given, what it needs at least; then one after the other to the job with the fewest pods
+    for its weight, up to what it wants at most. A machine too small for anything still runs one pod, or nothing would
     end; but none without the GPUs that it asks for.
     """
     counts = {demand.job_uid: 0 for demand in demands}
