@@ -28,7 +28,7 @@ def test_cartpole_from_the_command_to_a_policy_that_acts(run: Callable, tmp_path
     assert final["event"] == "job_finished"
     assert final["state"] == "SUCCEEDED"
     assert final["best_return"] >= 475
-    assert final["agents"] == 8
+    assert final["agents"] >= 8  # more if rounds are short of the target on a busy machine
     assert final["env_steps"] > 0
     assert 0 < final["seconds_to_target"] <= final["train_seconds"] + 0.5
     checkpoint = tmp_path / final["checkpoint"]
