@@ -93,9 +93,11 @@ def main() -> None:
         for contender in (BASELINE, *GENERATORS, ADAPTIVE)
         for seed in range(options.first_seed, options.first_seed + seeds)
     ]
-    parts = [settings[start :: 4 * options.processes] for start in range(4 * options.processes)]
+    count, found = 10 * options.processes, []
     with ProcessPoolExecutor(options.processes) as pool:
-        found = [pair for part in pool.map(_run, parts) for pair in part]
+        for number, part in enumerate(pool.map(_run, [settings[start::count] for start in range(count)]), start=1):
+            found += part
+            print(f"{number} of {count} parts are done", flush=True)
     outcomes: dict[tuple[str, str], dict[int, Outcome]] = defaultdict(dict)
     leases, seconds = 0, 0.0
     for setting, outcome, took_s in found:
