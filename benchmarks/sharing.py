@@ -46,35 +46,27 @@ from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.portfolio import configuration
 
 RESULTS = Path(__file__).resolve().parent.parent / "runs" / "benchmarks" / "sharing.jsonl"
-TASKS = {"Pendulum-v1": 12.0, "InvertedDoublePendulum-v5": 12.0}
-"""CPU seconds of a cohort."""
-
+TASKS = {"Pendulum-v1": 12.0, "InvertedDoublePendulum-v5": 12.0}  # CPU seconds of a cohort
 MEMBERS = 4
 OWN, MORE, MIXED, SHARED = "own", "own, 4 times the environments", "mixed", "shared"
+# `replay`, and environments of an agent.
 VARIANTS = {OWN: ("member", 1), MORE: ("member", MEMBERS), MIXED: ("mixed", 1), SHARED: ("shared", 1)}
-"""`replay`, and environments of an agent."""
-
 EMPTY, INHERITED = "child with an empty replay", "child with its parent's"
 PAIRS = ((MORE, OWN), (MIXED, OWN), (SHARED, OWN), (MIXED, MORE), (SHARED, MORE), (INHERITED, EMPTY))
 LOOKS, EPISODES, LAST_EPISODES, RESAMPLES = 8, 8, 64, 10_000
-
-Key = tuple[str, str, int, float]
-"""Task, variant, seed, CPU seconds."""
+Key = tuple[str, str, int, float]  # task, variant, seed, CPU seconds
 
 
 @dataclass(frozen=True)
 class Run:
-    """A cohort's looks, every agent's mean return: at even seconds, of children in the second half only.
-
-    best  the return of the agent that looked best at the end, in other episodes
-    """
+    """A cohort's looks: every agent's mean return at even seconds, of children in the second half only."""
 
     task: str
     variant: str
     seed: int
     seconds: float
     looks: list[list[float]]
-    best: float
+    best: float  # of the agent that looked best at the end, in other episodes
     env_steps: int
     gradient_steps: int
 
