@@ -1,8 +1,9 @@
 """What sharing transitions gains: own replay, with more environments, mixed and shared; children with and without.
 
 Cohorts of four SAC agents of one shape with seeds of their own, as a tournament begins: the search's defaults, then its
-first points. The variants of a seed begin with the same agents and train for the same CPU seconds of this process, so
-the machine may be busy. An agent with four times the environments takes as many gradient steps for a rollout.
+first points. The variants of a seed begin with the same agents and train for the same CPU seconds of this process. They
+take turns of a quarter of a second, as a second is worth less where the machine is busy. An agent with four times the
+environments takes as many gradient steps for a rollout.
 
 Half way each agent with own replay also becomes the parent of two children: copies of it with the same perturbed
 hyperparameters, one with its transitions and one without. They train for the other half.
@@ -53,7 +54,7 @@ OWN, MORE, MIXED, SHARED = "own", "own, 4 times the environments", "mixed", "sha
 VARIANTS = {OWN: ("member", 1), MORE: ("member", MEMBERS), MIXED: ("mixed", 1), SHARED: ("shared", 1)}
 EMPTY, INHERITED = "child with an empty replay", "child with its parent's"
 PAIRS = ((MORE, OWN), (MIXED, OWN), (SHARED, OWN), (MIXED, MORE), (SHARED, MORE), (INHERITED, EMPTY))
-LOOKS, EPISODES, LAST_EPISODES, RESAMPLES = 8, 8, 64, 10_000
+LOOKS, TURNS, EPISODES, LAST_EPISODES, RESAMPLES = 8, 6, 8, 64, 10_000
 Key = tuple[str, str, int, float]  # task, variant, seed, CPU seconds
 
 
@@ -96,32 +97,32 @@ def main() -> None:
     lines = results.read_text().splitlines() if results.exists() else []
     known = {run.key: run for run in (Run(**json.loads(line)) for line in lines)}
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):  # MuJoCo writes its log where it stands
-        for seed, (task, seconds), variant in itertools.product(range(options.seeds), tasks.items(), VARIANTS):
-            if (task, variant, seed, seconds) not in known:
-                found = _train(task, variant, seed, seconds)
+        for seed, (task, seconds) in itertools.product(range(options.seeds), tasks.items()):
+            if (task, INHERITED, seed, seconds) not in known:
+                found = _train(task, seed, seconds)
                 known |= {run.key: run for run in found}
                 with results.open("a") as file:
                     file.writelines(json.dumps(asdict(run)) + "\n" for run in found)
     _report([run for run in known.values() if tasks.get(run.task) == run.seconds and run.seed < options.seeds])
 
 
-def _train(task: str, variant: str, seed: int, seconds: float) -> list[Run]:
-    """The cohort of a variant; with own replay its children, too."""
+def _train(task: str, seed: int, seconds: float) -> list[Run]:
+    """All variants, and from half of the seconds on the children of those with own replay."""
     search = Search(algorithms=(AlgorithmShare("sac"),))
     space = read_competition(leaderboard_pb2.LeaderboardSpec(search=search.to_message())).space
     agents = [configuration(space, "sac", number, seed) for number in range(MEMBERS)]
-    training = Training((task, variant, seed, seconds), agents)
-    training.train(0, LOOKS // 2)
-    parents = training.checkpoints() if variant == OWN else []
-    training.train(LOOKS // 2, LOOKS)
-    found = [training.end()]
     draw = random.Random(seed)
     changed = [space.mutate("sac", agent, draw) for agent in agents]
-    for name in (EMPTY, INHERITED) if parents else ():
-        child = Training((task, name, seed, seconds), changed, parents)
-        child.train(LOOKS // 2, LOOKS)
-        found.append(child.end())
-    return found
+    cohorts = [Training((task, variant, seed, seconds), agents) for variant in VARIANTS]
+    for turn in range(LOOKS * TURNS):
+        if turn == LOOKS * TURNS // 2:
+            parents = cohorts[0].checkpoints()
+            cohorts += [Training((task, name, seed, seconds), changed, parents) for name in (EMPTY, INHERITED)]
+        for cohort in cohorts:
+            cohort.train((turn + 1) / (LOOKS * TURNS))
+            if (turn + 1) % TURNS == 0:
+                cohort.look((turn + 1) // TURNS)
+    return [cohort.end() for cohort in cohorts]
 
 
 class Training:
@@ -148,38 +149,36 @@ class Training:
             self._algorithm.load_replay_states([parent["replay"] for parent in parents])
         self._collector = Collector(self._environment, self._algorithm.actor, torch.tensor(seeds))
         self._steps, self._looks = 0, list[list[float]]()
+        self._spent = self._seconds / 2 if parents else 0.0
+        self._best = 0.0
 
-    def train(self, first: int, last: int) -> None:
-        """From look `first` to look `last`."""
-        spent = self._seconds * first / LOOKS
-        for number in range(first + 1, last + 1):
-            while spent < self._seconds * number / LOOKS:
-                begin = processor_seconds()
-                rollout = self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
-                self._algorithm.update(rollout)
-                spent += processor_seconds() - begin
-                self._steps += rollout.env_steps
-            if number < LOOKS:
-                self._looks.append([statistics.fmean(own) for own in self._look(number, EPISODES)])
+    def train(self, part: float) -> None:
+        """Up to this part of the seconds."""
+        while self._spent < part * self._seconds:
+            begin = processor_seconds()
+            rollout = self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
+            self._algorithm.update(rollout)
+            self._spent += processor_seconds() - begin
+            self._steps += rollout.env_steps
+
+    def look(self, number: int) -> None:
+        episodes = LAST_EPISODES if number == LOOKS else EPISODES
+        seeds = evaluation_seeds(number, COMPARISON, episodes)  # the same ones for every cohort
+        returns = [result.returns for result in self._evaluator.evaluate(self._algorithm.actor, seeds)]
+        self._looks.append([statistics.fmean(own) for own in returns])
+        best = max(returns, key=lambda own: statistics.fmean(own[: episodes // 2]))
+        self._best = statistics.fmean(best[episodes // 2 :])
 
     def checkpoints(self) -> list[MemberGroups]:
         own = self._algorithm
         return [{**own.member_state(member), "replay": own.replay_state(member)} for member in range(MEMBERS)]
 
     def end(self) -> Run:
-        """The last look."""
-        returns, half = self._look(LOOKS, LAST_EPISODES), LAST_EPISODES // 2
         self._environment.close()
         self._evaluator.close()
-        looks = [*self._looks, [statistics.fmean(own) for own in returns]]
-        best = max(returns, key=lambda own: statistics.fmean(own[:half]))
-        run = Run(*self._key, looks, statistics.fmean(best[half:]), self._steps, self._algorithm.gradient_steps)
+        run = Run(*self._key, self._looks, self._best, self._steps, self._algorithm.gradient_steps)
         print(*self._key, {name: number_text(value) for name, value in run.figures.items()}, flush=True)
         return run
-
-    def _look(self, number: int, episodes: int) -> list[Sequence[float]]:
-        seeds = evaluation_seeds(number, COMPARISON, episodes)  # the same ones for every cohort
-        return [result.returns for result in self._evaluator.evaluate(self._algorithm.actor, seeds)]
 
 
 def _report(runs: Sequence[Run]) -> None:
