@@ -97,6 +97,12 @@ def test_algorithm(name: str, variant: int) -> None:
 
 
 @pytest.mark.thorough
+def test_mixed_replay() -> None:
+    """Which variant 1 cannot have, as it is prioritized."""
+    train("sac", environment_of("sac"), options("sac", 0) | {"replay": "mixed"})
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("identity", [info.id for info in ENVIRONMENTS.values() if info.backend == "torch"])
 def test_environment(identity: str, tmp_path: Path) -> None:
     arguments = dict(ARGUMENTS.get(identity, {}))

@@ -55,8 +55,8 @@ def rollouts(
         yield rollout
 
 
-def filled(shape: Shape, parts: list[Rollout], *, shared: bool = False) -> Replay:
-    replay = Replay(shape[3], parts[0], shared=shared)
+def filled(shape: Shape, parts: list[Rollout], *, own_part: float = 1.0) -> Replay:
+    replay = Replay(shape[3], parts[0], own_part=own_part)
     for part in parts:
         replay.add(part)
     return replay

@@ -39,6 +39,7 @@ REPLAYS: dict[str, dict[str, Any]] = {
     "prioritized": {"prioritized": True, "n_step": 2, "importance_steps": 50},
     "normalized": {"normalize_observations": True},
 }
+MIXED = {"mixed": {"replay": "mixed", "n_step": 2}}  # here a member is not the same alone
 
 
 def test_these_are_all_of_them() -> None:
@@ -94,10 +95,10 @@ def test_every_hyperparameter_is_the_members_own(name: str) -> None:
     assert not torch.allclose(weights(usual, 0), weights(own, 0))
 
 
-@pytest.mark.parametrize("replay", ["plain", "prioritized"])
+@pytest.mark.parametrize("replay", ["plain", "prioritized", "mixed"])
 @ALL
 def test_same_seed_twice_gives_equal_weights_bit_for_bit(name: str, replay: str) -> None:
-    first, second = build(name, **REPLAYS[replay]), build(name, **REPLAYS[replay])
+    first, second = (build(name, **(REPLAYS | MIXED)[replay]) for _ in range(2))
     rollout = history(first, 5 * HORIZON)
     train(first, rollout)
     train(second, rollout)
@@ -125,6 +126,22 @@ def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay
     assert all(same_state(through, m, resumed, m) for m in range(3))
     for key, tensor in through.actor_state().items():
         assert torch.equal(tensor, resumed.actor_state()[key])
+
+
+@pytest.mark.parametrize("replay", ["mixed", "shared"])
+def test_a_cohort_that_shares_its_transitions_resumes_exactly(replay: str) -> None:
+    through, resumed = (build("sac", replay=replay) for _ in range(2))
+    parts = list(pieces(history(through, 9 * HORIZON)))
+    for part in parts[:5]:
+        through.update(part)
+    for m in range(3):
+        resumed.load_member_state(m, through.member_state(m))
+    resumed.load_replay_states([through.replay_state(m) for m in range(3)])
+    for part in parts[5:]:
+        through.update(part)
+        resumed.update(part)
+    assert through.gradient_steps == resumed.gradient_steps > 0
+    assert all(same_state(through, m, resumed, m) for m in range(3))
 
 
 @ALL
@@ -222,7 +239,7 @@ def test_shared_replay_lets_a_member_learn_from_the_others(name: str) -> None:
     rollout = history(build(name), 2 * HORIZON)
     changed = select(rollout, 0, 1, 2)
     changed.reward[:, 2] += 5.0
-    for replay, alike in (("member", True), ("shared", False)):
+    for replay, alike in (("member", True), ("mixed", False), ("shared", False)):
         first, second = build(name, replay=replay), build(name, replay=replay)
         train(first, rollout)
         train(second, changed)

@@ -152,9 +152,9 @@ def test_bad_observations_do_not_reach_another_member(name: str) -> None:
     assert finite(sick, 1)
 
 
-@pytest.mark.parametrize("name", ["sac", "dqn"])
-def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(name: str) -> None:
-    algorithm = build(name, replay="shared")
+@pytest.mark.parametrize(("name", "replay"), [("sac", "shared"), ("dqn", "shared"), ("sac", "mixed")])
+def test_what_breaks_in_one_member_reaches_no_other_through_shared_replay(name: str, replay: str) -> None:
+    algorithm = build(name, replay=replay)
     rollout = with_reward(history(algorithm, 4 * HORIZON), 1, torch.inf)
     rollout.valid[:, 2] = False
     if rollout.action.is_floating_point():

@@ -106,7 +106,7 @@ def test_members_draw_independently_and_the_same_numbers_give_the_same_rows() ->
 
 def test_shared_members_draw_from_everybody() -> None:
     shape = (3, 2, 4, 16)
-    replay = filled(shape, list(rollouts(shape, 5)), shared=True)
+    replay = filled(shape, list(rollouts(shape, 5)), own_part=0.0)
     drawn = draw(replay, 48_000)
     for member in range(3):
         found, counts = drawn.reward[member].unique(return_counts=True)
@@ -117,6 +117,44 @@ def test_shared_members_draw_from_everybody() -> None:
     step = told(drawn.next_observation)
     assert ((step - told(drawn.observation))[live].unique().sort().values == torch.tensor([0.5, 1.0])).all()
     assert torch.equal((drawn.next_observation[..., 0] % 1000 // 10)[live], (drawn.reward % 1000 // 10)[live])
+
+
+@pytest.mark.parametrize(("batch_size", "own_rows"), [(8, 4), (7, 4), (1, 1)])
+def test_half_of_each_mixed_batch_is_the_members_own(batch_size: int, own_rows: int) -> None:
+    """Rounded up. A row lies at (row * M + member) * E + environment, so that place and reward name one transition."""
+    members, envs = 3, 2
+    shape = (members, envs, 4, 16)
+    replay, alone = (filled(shape, list(rollouts(shape, 5)), own_part=part) for part in (0.5, 1.0))
+    gamma, batches = torch.full((members,), 0.5), 3000
+    arguments = replay_keys(torch.arange(members)), torch.zeros(members, dtype=torch.int64), gamma, 1, batches
+    drawn, again, own = (each.sample(batch_size, *arguments) for each in (replay, replay, alone))
+    assert torch.equal(drawn.reward, again.reward)
+    owner = (drawn.reward % 1000).div(100, rounding_mode="floor").long()
+    assert torch.equal(owner, drawn.place.div(envs, rounding_mode="floor") % members)
+    owner, numbers = owner.view(members, batches, batch_size), drawn.reward.view(members, batches, batch_size)
+    assert (owner[..., :own_rows] == torch.arange(members).view(-1, 1, 1)).all()
+    # The same numbers draw the same transitions of its own as without the others.
+    assert torch.equal(numbers[..., :own_rows], own.reward.view_as(numbers)[..., :own_rows])
+    for member in range(members):
+        if others := batch_size - own_rows:
+            _, counts = numbers[member, :, own_rows:].unique(return_counts=True)
+            mean = batches * others / 48  # 8 rows, 3 members, 2 environments
+            assert counts.shape == (48,)
+            assert ((counts - mean).square().sum() / mean) < 84.0  # 47 degrees of freedom, one in a thousand
+
+
+def test_a_member_with_few_rows_draws_its_own_half_from_these() -> None:
+    shape = (2, 3, 4, 60)
+    parts = list(rollouts(shape, 3))
+    parent = filled(shape, parts)
+    replay = Replay(shape[3], parts[0], own_part=0.5)
+    replay.load_member_states([None, parent.member_state(1)])
+    replay.add(next(rollouts(shape, 1, first=12)))
+    drawn = draw(replay, 2000)
+    step = told(drawn.observation)
+    assert (step[0, :1000] >= 12).all()
+    assert step[1, :1000].unique().tolist() == list(range(16))
+    assert (drawn.weight[:, :1000] > 0).all()
 
 
 def test_a_successor_that_was_overwritten_aside_has_no_weight() -> None:

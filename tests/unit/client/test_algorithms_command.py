@@ -47,7 +47,7 @@ def test_one_is_shown_with_every_hyperparameter(capsys: pytest.CaptureFixture[st
         assert f"    {knob.meaning}\n" in shown
         assert f"    source {knob.source}\n" in shown
     assert "\nreplay: member\n" in shown
-    assert "    range member, shared, scope cohort\n" in shown
+    assert "    range member, mixed, shared, scope cohort\n" in shown
     assert "    range 0 to 1, searched 0.97 to 0.999 in the logarithm of 1 - x, scope member\n" in shown
     assert "    range 1 to 1_048_576, in a search 128, scope cohort\n" in shown
     assert "    range each 1 to 16_384, in a search [64, 64], scope network\n" in shown
@@ -68,7 +68,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(knobs) == [knob.name for knob in info.hyperparameters]
     assert knobs["hidden_sizes"]["default"] == list(info.defaults()["hidden_sizes"])
     assert knobs["target_rate"]["search"]["logarithmic"] is True
-    assert knobs["replay"]["choices"] == ["member", "shared"]
+    assert knobs["replay"]["choices"] == ["member", "mixed", "shared"]
     assert knobs["batch_size"]["search"] is None
 
     algorithms("td3", json=True)

@@ -263,6 +263,7 @@ class TestActionSpaces:
         ("redq", {"ensemble_size": Choice((1, 10))}, "subset_size"),
         ("redq", {"subset_size": IntegerInterval(2, 11)}, "subset_size"),
         ("td3", {"replay": Fixed("shared"), "prioritized": Choice((False, True))}, "replay"),
+        ("td3", {"replay": Choice(("member", "mixed")), "prioritized": Fixed(value=True)}, "replay"),
     ],
 )
 def test_values_that_are_wrong_only_together(algorithm: str, space: dict[str, Range], field: str) -> None:

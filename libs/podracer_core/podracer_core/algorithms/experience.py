@@ -14,6 +14,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import NetworkActor
 
+_OWN_PART = {"member": 1.0, "mixed": 0.5, "shared": 0.0}
 _LEAST_PRIORITY = 1e-6
 _GREATEST_ERROR = 1e6
 
@@ -50,7 +51,7 @@ class Experience:
     ) -> None:
         """The tensors of `hyperparameters` [M] may change, and what `actor` normalizes with. Raises InvalidInput for
         hyperparameters that exclude each other."""
-        if shared["prioritized"] and shared["replay"] == "shared":
+        if shared["prioritized"] and shared["replay"] != "member":
             raise InvalidInput("prioritized replay is each member's own; expected replay: member", field="replay")
         self._shared, self._hyperparameters = shared, hyperparameters
         self._actor, self._members = actor, members
@@ -68,7 +69,7 @@ class Experience:
             self.replay = Replay(
                 self._shared["replay_capacity"],
                 rollout,
-                shared=self._shared["replay"] == "shared",
+                own_part=_OWN_PART[self._shared["replay"]],
                 prioritized=self._shared["prioritized"],
             )
             fitting = (state if state is not None and self.replay.fits(state) else None for state in self._stored)
@@ -116,7 +117,8 @@ class Experience:
             # Of images 16 batches would take more memory than they save time.
             at_once = 1 if self._sees_images else count
             for _ in range(0, count, at_once):
-                yield from self._cut(replay.sample(at_once * size, key, update_count * size, gamma, steps), at_once)
+                drawn = replay.sample(size, key, update_count * size, gamma, steps, at_once)
+                yield from self._cut(drawn, at_once)
             return
         first = self._hyperparameters["importance_exponent"]
         exponent = first + (1 - first) * (transition_count / self._shared["importance_steps"]).clamp(max=1.0)

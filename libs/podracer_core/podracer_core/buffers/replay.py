@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -50,10 +51,11 @@ class Replay:
 
     size        int64 [M]: rows that each member may draw from (a loaded member may have more than a fresh one)
     least_rows  the least of these, on the host
+    own_part    the part of each batch that is the member's own, rounded up to whole rows; the rest is all members'
     shared      whether members draw from the transitions of all members
     """
 
-    def __init__(self, capacity: int, example: Rollout, *, shared: bool = False, prioritized: bool = False) -> None:
+    def __init__(self, capacity: int, example: Rollout, *, own_part: float = 1.0, prioritized: bool = False) -> None:
         """Room for `capacity` transitions of each member, of the shapes of `example`, but at least for two rollouts.
 
         A capacity of 0 is automatic: 1,000,000, or what 256 MiB hold where that is less. It depends on nothing but the
@@ -66,7 +68,7 @@ class Replay:
         action_bytes = example.action[0, 0, 0].nbytes
         capacity = capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // (observation_bytes + action_bytes + 15))
         self.rows = max(-(-capacity // num_envs), 2 * example.horizon)
-        self.shared, self.members, self.num_envs = shared, members, num_envs
+        self.own_part, self.shared, self.members, self.num_envs = own_part, own_part < 1, members, num_envs
         self.device = example.reward.device
         self._cut_off_room = max(-(-self.rows * members * num_envs // _CUT_OFF_PART), 2 * example.env_steps)
         flat = (self.rows + 1) * members * num_envs
@@ -142,22 +144,25 @@ class Replay:
         self.least_rows = min(self.least_rows + horizon, self.rows)
         self.size.add_(horizon).clamp_(max=self.rows)
 
-    def sample(self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1) -> Transitions:
-        """B = `batch_size` transitions of every member, with replacement, evenly.
+    def sample(
+        self, batch_size: int, key: Tensor, counter: Tensor, gamma: Tensor, steps: int = 1, batches: int = 1
+    ) -> Transitions:
+        """`batches` batches of every member, one after the other: B = `batch_size` · `batches` transitions, with
+        replacement, evenly. The first `own_part` of each batch is the member's own.
 
         key, counter int64 [M]: each member's own random numbers, counter … counter + B - 1. gamma [M]. `steps` is n of
         n-step returns: rewards of up to n steps are summed, fewer where an episode ends or the stored rows do.
         """
-        draws = counter.view(-1, 1) + torch.arange(batch_size, device=self.device)
-        bits = random_bits(key.view(-1, 1), draws)
-        drawn_from = self.size.max().expand_as(self.size) if self.shared else self.size
-        rows = drawn_from.view(-1, 1)
-        columns = self.num_envs * (self.members if self.shared else 1)
+        number = torch.arange(batch_size * batches, device=self.device)
+        bits = random_bits(key.view(-1, 1), counter.view(-1, 1) + number)
+        own = number % batch_size < math.ceil(self.own_part * batch_size)
+        rows = torch.where(own, self.size.view(-1, 1), self.size.max())
+        columns = torch.where(own, self.num_envs, self.num_envs * self.members)
         # (32 random bits * bound) / 2^32: an even choice out of at most 2^31.
         chosen = (((bits >> 32) & 0xFFFFFFFF) * (rows * columns)) >> 32
         age, column = chosen.div(columns, rounding_mode="floor"), chosen % columns
         row = (self._row_of_next - 1 - age) % (self.rows + 1)
-        owner = column.div(self.num_envs, rounding_mode="floor") if self.shared else self._member
+        owner = torch.where(own, self._member, column.div(self.num_envs, rounding_mode="floor"))
         place = (row * self.members + owner) * self.num_envs + column % self.num_envs
         return self._gather(place, age, gamma, steps, torch.ones_like(place, dtype=torch.float32))
 

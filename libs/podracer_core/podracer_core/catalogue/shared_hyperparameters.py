@@ -74,8 +74,8 @@ OFF_POLICY = (
     ),
     Hyperparameter(
         "replay", "choice", "member", "cohort",
-        "member: each learns from its own transitions; shared: all members learn from everybody's",
-        source=_OURS, choices=("member", "shared"),
+        "member: each learns from its own transitions; shared: from all members'; mixed: half and half",
+        source=_OURS, choices=("member", "mixed", "shared"),
     ),
     Hyperparameter(
         "n_step", "int", 1, "cohort",

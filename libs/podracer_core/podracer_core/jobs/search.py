@@ -245,8 +245,10 @@ def _impossible_combinations(space: Sequence[Dimension], info: AlgorithmInfo) ->
     )
     if subsets and sizes and max(subsets) > min(sizes):
         yield "subset_size", f"{info.name} needs at most ensemble_size, {min(sizes)}, got {max(subsets)}"
-    if "shared" in _reachable(space, info, "replay") and True in _reachable(space, info, "prioritized"):
-        yield "replay", "expected member where prioritized may be true: priorities are each member's own; got 'shared'"
+    others = [value for value in _reachable(space, info, "replay") if value != "member"]
+    if others and True in _reachable(space, info, "prioritized"):
+        expected = "expected member where prioritized may be true: priorities are each member's own"
+        yield "replay", f"{expected}; got {others[0]!r}"
 
 
 def _reachable(space: Sequence[Dimension], info: AlgorithmInfo, name: str) -> list[HyperparameterValue]:
