@@ -23,12 +23,12 @@ class Rules(Evolution):
     def of(cls, evolution: Evolution, *, seed: int, updater: str, algorithm_count: int) -> Rules:
         """`evolution` with its defaults filled in; `updater` is that of the objective's statistic."""
         generator, adaptive = evolution.generator or evolution.scheduler, evolution.adaptive_rounds
-        halves = generator == "asha" or (generator in ("tournament", "halving") and algorithm_count > 1)
+        halves = generator in ("tournament", "halving") and algorithm_count > 1
         filled = {
             "leaderboard_size": evolution.places,
             "lineage_limit": evolution.lineage_limit or (evolution.places + 1) // 2,
             "generations": evolution.generations or 0,
-            "adaptive_rounds": halves if adaptive is None else adaptive,
+            "adaptive_rounds": generator == "asha" or (halves if adaptive is None else adaptive),
             "generator": generator,
             "updater": evolution.updater or updater,
         }

@@ -128,6 +128,11 @@ def asynchronous(agents: list[Agent], places: int = 8, population_size: int = 8)
     return AsynchronousHalving(NARROW, rules).propose(people, CohortRequest(places), Random(0))
 
 
+def test_asha_knows_the_curves_by_which_it_promotes_whatever_a_job_says() -> None:
+    evolution = Evolution(generator="asha", adaptive_rounds=False)
+    assert Rules.of(evolution, seed=0, updater="mean", algorithm_count=1).adaptive_rounds
+
+
 def test_asha_promotes_the_best_third_of_a_rung_and_finishes_what_is_between_rungs() -> None:
     assert numbers(asynchronous(EIGHT)) == [7, 8]
     between = [further(EIGHT[0], 2000), *EIGHT[1:]]

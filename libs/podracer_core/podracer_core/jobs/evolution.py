@@ -40,8 +40,8 @@ class Evolution:
     noise_scale         standard deviation of the noise on a child's parameters, relative to each tensor's own
     generator, updater  names of extensions; None: the scheduler's own, the objective's statistic
     generations         of the generational scheduler; None: until the budget ends
-    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: with the
-                        generator asha, and in a tournament, or with halving, of several algorithms
+    adaptive_rounds     longer rounds for agents that improve, an early end for hopeless ones; None: in a tournament,
+                        or with halving, of several algorithms. The generator asha always has them
     ensemble_size       number of best candidates in the ensemble at the end; 0: no ensemble
     """
 
