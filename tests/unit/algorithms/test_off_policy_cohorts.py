@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.off_policy import OffPolicy
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import action_keys
 from support.off_policy import (
@@ -106,6 +107,13 @@ def test_same_seed_twice_gives_equal_weights_bit_for_bit(name: str, replay: str)
     assert all(weights(first, m).isfinite().all() for m in range(3))
 
 
+def hand_over(source: OffPolicy, target: OffPolicy) -> None:
+    """Load the states of three members and their replay."""
+    for m in range(3):
+        target.load_member_state(m, source.member_state(m))
+    target.load_replay_states([source.replay_state(m) for m in range(3)])
+
+
 @pytest.mark.parametrize("replay", ["plain", "n_step", "normalized"])
 @ALL
 def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay: str) -> None:
@@ -115,9 +123,7 @@ def test_resuming_from_member_states_and_their_replay_is_exact(name: str, replay
     parts = list(pieces(history(through, 9 * HORIZON)))
     for part in parts[:5]:
         through.update(part)
-    for m in range(3):
-        resumed.load_member_state(m, through.member_state(m))
-    resumed.load_replay_states([through.replay_state(m) for m in range(3)])
+    hand_over(through, resumed)
     resumed.version = through.version
     for part in parts[5:]:
         metrics, again = through.update(part), resumed.update(part)
@@ -134,9 +140,7 @@ def test_a_cohort_that_shares_its_transitions_resumes_exactly(replay: str) -> No
     parts = list(pieces(history(through, 9 * HORIZON)))
     for part in parts[:5]:
         through.update(part)
-    for m in range(3):
-        resumed.load_member_state(m, through.member_state(m))
-    resumed.load_replay_states([through.replay_state(m) for m in range(3)])
+    hand_over(through, resumed)
     for part in parts[5:]:
         through.update(part)
         resumed.update(part)
