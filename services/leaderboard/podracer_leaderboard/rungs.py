@@ -131,11 +131,15 @@ def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
 def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
     """The part of its rung that an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
 
-    The job's `replaced_fraction`; with adaptive rounds half, where the last round has passed a milestone. Milestones
-    are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with
-    eta = 2), and as there no agent waits: an agent is held against those that have come so far by now. Different from
-    there, a stopped agent is not promoted later: its place goes to another agent.
+    The job's `replaced_fraction` each time that its line has trained for another whole round: members share the seconds
+    of a timed round, and an agent that is judged after each small part of one is judged before it has learned anything.
+    With adaptive rounds it is half where the last round has passed a milestone. Milestones are efforts that double, as
+    in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with eta = 2), and as there no
+    agent waits: an agent is held against those that have come so far by now. Different from there, a stopped agent is
+    not promoted later: its place goes to another agent.
     """
+    if curve and _whole_rounds(curve[-1].after, rules) == _whole_rounds(curve[-1].before, rules):
+        return 0.0
     if not (rules.adaptive_rounds and curve and _passes_milestone(curve[-1], rules)):
         return rules.replaced_fraction
     return max(HALVING, rules.replaced_fraction)
@@ -143,6 +147,10 @@ def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
 
 def _distance(own: LineRound, other: LineRound) -> float:
     return abs(other.after - own.after)
+
+
+def _whole_rounds(effort: float, rules: Rules) -> int:
+    return int(effort / milestone(rules))
 
 
 def _passes_milestone(last: LineRound, rules: Rules) -> bool:

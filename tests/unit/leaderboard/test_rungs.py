@@ -97,10 +97,10 @@ def test_its_own_earlier_rounds_are_no_peers() -> None:
 ADAPTIVE = Rules(round=Round(env_steps=100), adaptive_rounds=True)
 
 
-def milestones(rules: Rules, length: float, rounds: int) -> list[int]:
-    """After which of some rounds of equal `length` half of the rung is at stake."""
+def milestones(rules: Rules, length: float, rounds: int, least: float = 0.5) -> list[int]:
+    """After which of some rounds of equal `length` at least half of the rung is at stake, or another part."""
     curves = [[ended("a", length * count, 1.0, before=length * (count - 1))] for count in range(1, rounds + 1)]
-    return [count for count, curve in enumerate(curves, start=1) if fraction_at_stake(rules, curve) == 0.5]
+    return [count for count, curve in enumerate(curves, start=1) if fraction_at_stake(rules, curve) >= least]
 
 
 def test_milestones_are_efforts_that_double() -> None:
@@ -111,6 +111,11 @@ def test_members_that_share_the_seconds_of_a_pod_pass_the_first_after_several_ro
     timed = Rules(round=Round(seconds=15.0), adaptive_rounds=True)
     assert milestones(timed, 15.0 / 8, 33) == [8, 16, 32]
     assert milestones(timed, 14.8, 5) == [1, 2, 4], "timed rounds differ a little"
+
+
+def test_they_are_judged_when_each_has_had_another_whole_round() -> None:
+    assert milestones(Rules(round=Round(seconds=15.0)), 15.0 / 4, 16, least=0.25) == [4, 8, 12, 16]
+    assert milestones(Rules(round=Round(seconds=15.0)), 15.0, 5, least=0.25) == [1, 2, 3, 4, 5]
 
 
 def test_a_long_round_passes_all_that_it_steps_over_once() -> None:
