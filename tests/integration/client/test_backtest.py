@@ -200,6 +200,10 @@ def test_a_job_says_whether_its_best_has_an_edge_over_holding(
     assert line.startswith("validation  excess over holding, Sharpe ratio ")
     assert line.removeprefix("validation  ") in (tmp_path / "out" / "index.html").read_text()
 
+    shutil.rmtree(three[2])  # a candidate's checkpoint
+    line = podracer("backtest", "j", "-o", "out", cwd=tmp_path).stdout.splitlines()[-2]
+    assert line.startswith("validation  not known: ")
+
     same = {**kwargs, "validation_end": DAYS[89]}
     trained = stored_policy(EnvironmentSpec("StockTrading-v0", kwargs=same), tmp_path)
     with local_evaluator.private_evaluator() as stub:

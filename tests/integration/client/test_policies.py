@@ -358,6 +358,8 @@ class FakeClient:
     def download(self, name: str, target: Path) -> None:
         self.downloads.append(name)
         number = int(name.split("/")[5].removeprefix("a"))
+        if not self._three[number - 1].exists():
+            raise NotFound(f"there is no checkpoint {name}")
         shutil.copytree(self._three[number - 1], target)
 
 

@@ -108,8 +108,7 @@ def backtest(
     ):
         plan = BacktestPlan(arguments, rule, _BASELINES if baselines is None else baselines, index, table)
         found = play_backtest(plan, folders, evaluator, server.connect, walk=walk)
-        if competition:
-            found = replace(found, validation=edge_in_validation(competition, evaluator, server.connect))
+        found = replace(found, validation=edge_in_validation(competition, evaluator, server.connect))
 
     from podracer_client.trading.backtest_page import write_backtest  # after the play: matplotlib takes a second
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,11 +95,12 @@ def stored_policies(
 @contextmanager
 def competing_folders(
     names: Sequence[str], ensemble: int, connect: Connect, state_folder: Path | None = None
-) -> Iterator[tuple[list[Path], Competition | None]]:
-    """As `policy_folders`; for a single job's final policy also the candidates that competed, if it keeps any."""
+) -> Iterator[tuple[list[Path], Competition | str]]:
+    """As `policy_folders`; for a single job's final policy also the candidates that competed, if it keeps any, or the
+    reason why they are not known."""
     if ensemble or len(names) != 1:
         with policy_folders(names, ensemble, connect, state_folder) as folders:
-            yield folders, None
+            yield folders, ""
         return
     with ExitStack() as held:
         shelf = _Shelf(connect, state_folder or DEFAULT_FOLDER, held, competing=True)
@@ -128,7 +129,7 @@ class _Shelf:
     def __init__(self, connect: Connect, state_folder: Path, held: ExitStack, *, competing: bool = False) -> None:
         """`competing`: `policy` also finds a job's `competition`, while it is connected."""
         self._connect, self._state_folder, self._held, self._competing = connect, state_folder, held, competing
-        self.competition: Competition | None = None
+        self.competition: Competition | str = ""
 
     def policy(self, text: str) -> StoredPolicy:
         """A checkpoint here, on a server or at Hugging Face, or a job's final policy."""
@@ -142,8 +143,7 @@ class _Shelf:
                 if client.connection.orchestrator:
                     found = client.job(job)
                     if self._competing:
-                        with suppress(NotFound):  # its leaderboard, or a candidate's checkpoint, is deleted
-                            self.competition = self._competition(leaderboard_name(found.name), client)
+                        self.competition = self._competition(leaderboard_name(found.name), client)
                     return self._final(found, client)
             return self.candidates(job, 1)[0]
         except NotFound as error:
@@ -160,11 +160,14 @@ class _Shelf:
         agent = artifact.name.partition("/checkpoints/")[0]
         return self._checkpoint(agent, artifact.uri, client, job.progress.best)
 
-    def _competition(self, name: str, client: Client) -> Competition | None:
-        found = client.leaderboard(name).candidates[:_MOST_COMPETING]
-        snapshots = {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
-        folders = [policy.folder for policy in self._checkpoints(found, client)]
-        return Competition(folders, len(snapshots)) if found else None
+    def _competition(self, name: str, client: Client) -> Competition | str:
+        try:
+            found = client.leaderboard(name).candidates[:_MOST_COMPETING]
+            snapshots = {(each.agent, each.env_steps) for each in client.evaluations(name)} if found else ()
+            folders = [policy.folder for policy in self._checkpoints(found, client)]
+        except NotFound as error:  # the leaderboard, or a candidate's checkpoint, is deleted
+            return f"not known: {error.message}"
+        return Competition(folders, len(snapshots)) if found else ""
 
     def candidates(self, job: str, count: int) -> list[StoredPolicy]:
         """A job's best `count` candidates, best first; of a job without any its champion."""

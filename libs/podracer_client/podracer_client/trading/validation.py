@@ -17,8 +17,10 @@ __all__ = ["edge_in_validation"]
 _HOLDING = "buy_and_hold"
 
 
-def edge_in_validation(competition: Competition, evaluator: Evaluator, connect: Connect) -> Edge | str:
+def edge_in_validation(competition: Competition | str, evaluator: Evaluator, connect: Connect) -> Edge | str:
     """Play the candidates through the bars by which the job chose among them; a text says why there is no answer."""
+    if isinstance(competition, str):
+        return competition
     first = competition.folders[0]
     try:
         environment = trained_environment(first)
