@@ -27,12 +27,12 @@ OFF_POLICY = sorted(name for name, info in BUILT_IN.items() if not info.on_polic
 MEMBERS, ENVS = 3, 4
 
 
-def trained(name: str, device: str, updates: int) -> tuple[torch.Tensor, torch.Tensor]:
+def trained(name: str, device: str, updates: int, replay: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The actors' weights before and after some updates, of one gradient step each where experience is replayed."""
     shared = {"hidden_sizes": (32, 32), "horizon": 2}
     if name in OFF_POLICY:
         steps = {"updates_per_step": 1 / (2 * ENVS)}
-        shared |= {"batch_size": 16, "learning_starts": 16, "prioritized": True} | steps
+        shared |= {"batch_size": 16, "learning_starts": 16, "replay": replay, "prioritized": replay == "member"} | steps
     cohort = CohortConfig(name, tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
     discrete = BUILT_IN[name].on_policy or BUILT_IN[name].action_spaces == (DiscreteSpace,)
     environment = (CartPole if discrete else Pendulum)(MEMBERS * ENVS, device)
@@ -56,11 +56,16 @@ def weights(algorithm: Algorithm) -> torch.Tensor:
     return torch.cat([tensor.flatten().float().cpu() for tensor in algorithm.actor.state().values()])
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", *OFF_POLICY])
-def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("name", "replay"), [*((name, "member") for name in ["ppo", "a2c", *OFF_POLICY]), ("sac", "mixed")]
+)
+def test_the_same_as_on_a_cpu_by_graphs_and_without_a_wait(
+    name: str, replay: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Weights differ by a small part of their way: Adam makes a whole step of a slope that is nothing but rounding."""
     updates = 10 if name in OFF_POLICY else 5
-    (start, found), (same_start, wanted) = trained(name, "cuda", updates), trained(name, "cpu", updates)
+    start, found = trained(name, "cuda", updates, replay)
+    same_start, wanted = trained(name, "cpu", updates, replay)
     torch.testing.assert_close(start, same_start, rtol=1e-3, atol=1e-5)
     assert float((found - wanted).abs().mean() / (wanted - same_start).abs().mean()) < 0.01
     assert "could not be captured" not in caplog.text
