@@ -2,26 +2,32 @@
 
 The market, the years and the costs are those of benchmarks/trading.py, with adjusted prices. The seeds of a variant are
 the members of one cohort, each with an account of its own and one gradient step for each of its decisions. After each
-number of gradient steps in SNAPSHOTS every policy plays the validation and the test. Shown are the test's Sharpe ratio
-of the snapshot that the validation chooses (by the lower end of the Sharpe ratio's interval), of the last one and of
-each, and how the account was invested in the test: the share in cash, the concentration (the sum of squared weights of
-the shares; 1 / their number if all are equal), the turnover (traded value of a year over the account), and beta (the
-slope of its daily returns over those of equal weights).
+number of gradient steps in SNAPSHOTS every policy plays the validation and the test, on the CPU. Shown are the test's
+Sharpe ratio of the snapshot that the validation chooses (by the lower end of the Sharpe ratio's interval), of the last
+one and of each, and how the account was invested in the test: the share in cash, the concentration (the sum of squared
+weights of the shares; 1 / their number if all are equal), the turnover (traded value of a year over the account), and
+beta (the slope of its daily returns over those of equal weights).
 
     sb3      the defaults of Stable-Baselines3: 256-256, batches of 256, 100 random decisions, no normalization
     starts   the same; each training episode begins at the first bar, in cash
     scaled   the same; observations normalized by running statistics
+    entropy  the same; half the target entropy
     ours     our SAC's settings in a search: 64-64, batches of 128, one gradient step for two decisions
 
-Each variant and year is a line of `--results` and is not repeated.
+`--closes` is a table with a column of closing prices for each stock, instead of `--data`: no opening prices, so orders
+fill at the next day's close. It is split once, at `--splits`, instead of by years.
+
+Each variant and test is a line of `--results` and is not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +37,26 @@ from numpy.typing import NDArray
 from peers.trading_results import Season
 from report import finish, print_table, spread, versions
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.backtest.performance import DAYS_A_YEAR, sharpe_ratio
 from podracer_core.collect import Collector
 from podracer_core.device.torch_settings import set_up_torch
 from podracer_core.environments.stock_trading.environment import Decision, StockTrading
 from podracer_core.evaluate.backtesting import play_baseline
+from podracer_core.evaluate.evaluator import Evaluated
 from podracer_core.evaluate.greedy_evaluator import GreedyEvaluator
 
 ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs" / "benchmarks" / "trading_sac.jsonl"
 RESULTS = ROOT / "runs" / "benchmarks" / "trading_sac.jsonl"
 SNAPSHOTS = (250, 500, 1000, 2000, 3000, 4000, 5000, 7000, 10_000)
-_SB3 = {"hidden_sizes": (256, 256), "batch_size": 256, "learning_starts": 100, "normalize_observations": False}
+_SB3 = {"hidden_sizes": (256, 256), "batch_size": 256, "learning_starts": 100, "replay_capacity": 20_000}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sb3": (_SB3, {}),
     "starts": (_SB3, {"random_start": False, "random_holdings": False}),
     "scaled": (_SB3 | {"normalize_observations": True}, {}),
+    "entropy": (_SB3 | {"target_entropy_scale": 0.5}, {}),
     "ours": ({"hidden_sizes": (64, 64), "batch_size": 128, "learning_starts": 500, "updates_per_step": 0.5}, {}),
 }
 """Hyperparameters, and arguments of the training's environment."""
@@ -61,65 +70,96 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a price table; unset: an invented one")
     parser.add_argument("--columns", default="", help="names in the table where they differ: ticker=tic,time=date")
     parser.add_argument("--years", type=int, nargs="+", default=[2017, 2018, 2019])
+    parser.add_argument("--closes", type=Path, help="a CSV file: days, and the closing prices of each stock")
+    parser.add_argument(
+        "--splits", nargs=3, default=("2010-12-31", "2014-12-31", "2022-12-31"), metavar="DAY",
+        help="of --closes: the last days of training, validation and test",
+    )  # fmt: skip
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--device", default="cpu", help="of the training: cpu or cuda")
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended variants, a JSON line each")
     options = parser.parse_args()
     snapshots: tuple[int, ...] = SNAPSHOTS
     set_up_torch(1)
-    print(versions("torch", "numpy"), f"· {options.seeds} seeds", flush=True)
+    print(versions("torch", "numpy"), f"· {options.seeds} seeds on {options.device}", flush=True)
     with tempfile.TemporaryDirectory(prefix="trading-") as scratch:
         if options.quick:
             options.seeds, options.data, options.variants, snapshots = 2, None, ["sb3", "ours"], (30, 60)
-            options.results = Path(scratch, "results.jsonl")
-        if options.data is None:
-            from trading import invented
-
-            options.data, options.years, options.columns = invented(Path(scratch, "prices.csv")), [2024], ""
-        columns = dict(pair.split("=", 1) for pair in options.columns.split(",") if pair)
-        lines = options.results.read_text().splitlines() if options.results.exists() else []
-        known = {(run["variant"], run["year"], run["seeds"]): run for run in map(json.loads, lines)}
-        for variant in options.variants:
-            for year in options.years:
-                if (variant, year, options.seeds) in known:
-                    continue
-                market = {"table": str(options.data.resolve()), **Season(year, "auto").arguments(columns, 5000)}
-                looks = train(variant, market, f"{year}-12-31", options.seeds, snapshots)
-                run = {"variant": variant, "year": year, "seeds": options.seeds, "looks": looks}
-                known[variant, year, options.seeds] = run
+            options.results, options.closes = Path(scratch, "results.jsonl"), None
+        markets = _markets(options, Path(scratch))
+        lines = (path.read_text().splitlines() for path in (RECORD, options.results) if path.exists())
+        known = {(run["variant"], run["test"], run["seeds"]): run for run in map(json.loads, chain(*lines))}
+        for variant, test in product(options.variants, markets):
+            if (key := (variant, test, options.seeds)) not in known:
+                looks = train(variant, test, markets[test], options.seeds, snapshots, options.device)
+                known[key] = {"variant": variant, "test": test, "seeds": options.seeds, "looks": looks}
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 with options.results.open("a") as file:
-                    file.write(json.dumps(run) + "\n")
-                print(f"{variant}, {year}: done", flush=True)
-    report([run for run in known.values() if run["seeds"] == options.seeds and run["year"] in options.years])
+                    file.write(json.dumps(known[key]) + "\n")
+    report([known[variant, test, options.seeds] for test, variant in product(markets, options.variants)])
+
+
+def _markets(options: argparse.Namespace, scratch: Path) -> dict[str, dict[str, Any]]:
+    """By the name of the test: arguments of StockTrading-v0, of which `evaluation_end` is the test's last day."""
+    if options.closes is not None:
+        table, (train_end, validation_end, test_end) = scratch / "prices.csv", options.splits
+        _write_table(options.closes, table)
+        ends = {"train_end": train_end, "validation_end": validation_end}
+        arguments = Season(0, "auto").arguments({}, 5000) | ends
+        return {f"after {validation_end}": {"table": str(table), **arguments, "evaluation_end": test_end}}
+    if options.data is None:
+        from trading import invented
+
+        options.data, options.years, options.columns = invented(scratch / "prices.csv"), [2024], ""
+    table = options.data.resolve()
+    columns = dict(pair.split("=", 1) for pair in options.columns.split(",") if pair)
+    seasons = [Season(year, "auto") for year in options.years]
+    return {
+        str(each.year): {"table": str(table), **each.arguments(columns, 5000), "evaluation_end": each.end}
+        for each in seasons
+    }
+
+
+def _write_table(closes: Path, table: Path) -> None:
+    """A price table whose every bar opens at its close, so that `next_open` fills at the next close."""
+    with closes.open(newline="") as source, table.open("w", newline="") as target:
+        header, *rows = csv.reader(source)
+        writer = csv.writer(target)
+        writer.writerow(("ticker", "time", "open", "high", "low", "close", "volume"))
+        for day, *prices in rows:
+            writer.writerows((ticker, day, *[price] * 4, 1e9) for ticker, price in zip(header[1:], prices, strict=True))
 
 
 def train(
-    variant: str, market: Mapping[str, Any], last_day: str, seeds: int, snapshots: Sequence[int]
+    variant: str, test: str, market: Mapping[str, Any], seeds: int, snapshots: Sequence[int], device: str
 ) -> list[dict[str, Any]]:
     """What each snapshot did in validation and test, of all seeds."""
     hyperparameters, training = VARIANTS[variant]
+    unseen = {**market, "evaluation_split": "test"}
+    market = {name: value for name, value in market.items() if name != "evaluation_end"}
     cohort = CohortConfig("sac", tuple(MemberConfig(f"seed-{s}", s) for s in range(seeds)), hyperparameters)
-    environment = StockTrading(seeds, **{**market, **training})
-    algorithm = algorithm_class("sac")(cohort, environment.observation_space, environment.action_space)
-    collector = Collector(environment, algorithm.actor, torch.arange(seeds))
-    validation = StockTrading(seeds, evaluation=True, **market)
-    unseen = {**market, "evaluation_split": "test", "evaluation_end": last_day}
-    test = StockTrading(seeds, evaluation=True, **unseen)
+    environment = StockTrading(seeds, device, **{**market, **training})
+    spaces = environment.observation_space, environment.action_space
+    algorithm = algorithm_class("sac")(cohort, *spaces, device)
+    collector = Collector(environment, algorithm.actor, torch.arange(seeds, device=device))
+    actor = algorithm.make_actor(cohort, *spaces)
+    splits = [StockTrading(seeds, evaluation=True, **arguments) for arguments in (market, unseen)]
     held = play_baseline("equal_weight_monthly", StockTrading(1, evaluation=True, **unseen))
     holding = np.diff(held.value) / held.value[:-1]
     looks = []
     for count in snapshots:
         while algorithm.gradient_steps < count:
             algorithm.update(collector.collect(algorithm.horizon, policy_version=algorithm.version))
-        score, *_ = play(algorithm, validation, holding)
-        _, sharpe, invested = play(algorithm, test, holding)
+        actor.load_state(algorithm.actor_state())
+        (score, *_), (_, sharpe, invested) = (play(actor, split, holding) for split in splits)
         looks.append({"gradient_steps": count, "validation": score, "sharpe": sharpe, **invested})
+        print(f"{variant}, {test}: {count:,} gradient steps, Sharpe ratio {spread(sharpe)}", flush=True)
     return looks
 
 
 def play(
-    algorithm: Algorithm, environment: StockTrading, holding: Array
+    actor: Evaluated, environment: StockTrading, holding: Array
 ) -> tuple[list[float], list[float], dict[str, list[float]]]:
     """The score, the Sharpe ratio and the habits of each member's account, greedily.
 
@@ -127,7 +167,7 @@ def play(
     """
     decisions: list[Decision] = []
     environment.watch = decisions.append
-    results = GreedyEvaluator(lambda _: environment, all_alike=True).evaluate(algorithm.actor, [0], block_rows=1)
+    results = GreedyEvaluator(lambda _: environment, all_alike=True).evaluate(actor, [0], block_rows=1)
     environment.watch = None
     decisions = decisions[: len(environment.bars) - 1]
     bars = slice(environment.bars.start + 1, environment.bars.start + 1 + len(decisions))
@@ -157,7 +197,7 @@ def report(runs: Sequence[Mapping[str, Any]]) -> None:
     chosen_rows, look_rows, habit_rows = [], [], []
     figures: dict[str, Any] = {}
     for run in runs:
-        looks, name = run["looks"], f"{run['variant']}, {run['year']}"
+        looks, name = run["looks"], f"{run['variant']}, {run['test']}"
         best = np.argmax([look["validation"] for look in looks], axis=0)
         chosen = [looks[best[seed]]["sharpe"][seed] for seed in range(run["seeds"])]
         figures[name] = {"chosen": chosen, "last": looks[-1]["sharpe"]}
@@ -168,12 +208,12 @@ def report(runs: Sequence[Mapping[str, Any]]) -> None:
             round(float(np.median(looks[-1][habit])), 2) for habit in ("cash", "concentration", "turnover", "beta")
         ]
         habit_rows.append([name, *habits])
-    print_table("Sharpe ratio of the test", ["variant, year", "chosen", "last", "gradient steps, chosen"], chosen_rows)
+    print_table("Sharpe ratio of the test", ["variant, test", "chosen", "last", "gradient steps, chosen"], chosen_rows)
     counts = [str(look["gradient_steps"]) for look in runs[0]["looks"]]
-    print_table("Its median after so many gradient steps", ["variant, year", *counts], look_rows)
+    print_table("Its median after so many gradient steps", ["variant, test", *counts], look_rows)
     print_table(
         "How the last policy is invested, medians",
-        ["variant, year", "cash", "concentration", "turnover", "beta"],
+        ["variant, test", "cash", "concentration", "turnover", "beta"],
         habit_rows,
     )
     finish("trading_sac", figures, {})
