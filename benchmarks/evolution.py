@@ -13,23 +13,24 @@ What counts is the mean of 100 fresh episodes of the job's best policy afterward
 of holding, on days that neither training nor selection has seen; normalized: 0 for an untrained policy, 1 for the goal.
 
 Seeds are paired: with the same seed all have the same portfolio. Intervals are 95 % of a stratified bootstrap over the
-seeds of each task. On Pendulum-v1, a guard, the seconds to the goal are compared. Runs are done one at a time, seed
-after seed; each finished run is a line of `--results` and is not repeated. `--write` puts the table and a picture of
-what is there into docs/benchmarks.
+seeds of each task. On Pendulum-v1, a guard, the seconds to the goal are compared. A job has two pods. Runs are done
+seed after seed, `--at-once` of them at a time; each finished run is a line of `--results` and is not repeated.
+`--write` copies what is there to docs/benchmarks, with a picture.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from report import Target, finish, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "benchmarks"
+RECORD = DOCS / "evolution.jsonl"
 RESULTS = ROOT / "runs" / "benchmarks" / "evolution.jsonl"
 CLIENT = [sys.executable, "-m", "podracer_client"]
 OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
@@ -55,7 +57,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 """Of each its section `evolution`, beside population and rounds."""
 
-POPULATION, ROUNDS = 8, 9
+POPULATION, ROUNDS, PODS = 8, 9, 2
 EPISODES, RESAMPLES = 100, 10_000
 START_AND_STOP_S = 120.0
 TRADING = "StockTrading-v0"
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help="only environments whose names begin so")
     parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}")
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
     parser.add_argument("--write", action="store_true", help=f"table and picture into {DOCS.relative_to(ROOT)}")
     options = parser.parse_args()
@@ -129,21 +132,31 @@ def main() -> None:
         tasks, options.seeds, options.systems = [replace(TASKS[0], budget_s=12.0)], 1, (OURS, RANDOM)
         options.results = Path(tempfile.mkdtemp(prefix="evolution-"), "quick.jsonl")
     print(versions("torch", "gymnasium", "mujoco-core"), f"· ended runs in {options.results}", flush=True)
-    runs = _read(options.results)
-    for seed in range(options.seeds):
-        for task in tasks:
-            for system in options.systems:
-                if (task.environment, system, seed, task.budget_s) not in runs:
-                    run = _run(task, system, seed)
-                    runs[run.key] = run
-                    _append(options.results, run)
-                    print(f"{run.environment}, {run.system}, seed {run.seed}: {run.value:.4g}", flush=True)
-    found = {
-        task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)] for task in tasks
-    }
+    runs, lock = _read(RECORD, options.results), threading.Lock()
+
+    def ended(task: Task, system: str, seed: int) -> None:
+        run = _run(task, system, seed)
+        with lock:
+            runs[run.key] = run
+            _append(options.results, run)
+            print(f"{run.environment}, {run.system}, seed {run.seed}: {run.value:.4g}", flush=True)
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        missing = [
+            pool.submit(ended, task, system, seed)
+            for seed in range(options.seeds)
+            for task in tasks
+            for system in options.systems
+            if (task.environment, system, seed, task.budget_s) not in runs
+        ]
+        try:
+            for each in missing:
+                each.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
     if options.write:
-        _write(found)
-    _report(found)
+        _write(_found(TASKS, runs))
+    _report(_found(tasks, runs))
 
 
 def _run(task: Task, system: str, seed: int) -> Run:
@@ -186,7 +199,7 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         "objective": {"max_cost": f"{task.budget_s:g}s", "statistic": "mean"},
         "search": {"algorithms": "auto"},
         "evolution": {"population": POPULATION, "round": {"seconds": task.budget_s / (POPULATION * ROUNDS)}},
-        "pod": {"count": {"min": 1, "max": os.cpu_count() or 1}, "members": POPULATION},
+        "pod": {"count": {"min": 1, "max": PODS}, "members": POPULATION},
         "evaluation": {"episodes": 32},
         "seed": seed,
     }
@@ -218,10 +231,10 @@ def _client(folder: Path, *arguments: str) -> dict[str, Any]:
     return measured.events[-1][1] if measured.events else {}
 
 
-def _read(results: Path) -> dict[tuple[str, str, int, float], Run]:
+def _read(*results: Path) -> dict[tuple[str, str, int, float], Run]:
     """The runs that have ended; a last line that was not written to its end is none."""
     found = {}
-    for line in results.read_text().splitlines() if results.exists() else ():
+    for line in chain(*(path.read_text().splitlines() for path in results if path.exists())):
         try:
             run = Run(**json.loads(line))
         except ValueError:
@@ -237,6 +250,10 @@ def _append(results: Path, run: Run) -> None:
 
 
 Found = dict[Task, list[Run]]
+
+
+def _found(tasks: Sequence[Task], runs: Mapping[tuple[str, str, int, float], Run]) -> Found:
+    return {task: [run for run in runs.values() if run.key[::3] == (task.environment, task.budget_s)] for task in tasks}
 
 
 def _of(runs: Sequence[Run], system: str) -> dict[int, Run]:
@@ -321,17 +338,14 @@ def _ratio(task: Task, runs: Sequence[Run]) -> float | None:
 
 
 def _write(found: Found) -> None:
-    """docs/benchmarks/evolution.csv has every run; evolution.png their normalized values, a point each."""
+    """docs/benchmarks/evolution.jsonl has every run; evolution.png their normalized values, a point each."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     runs = sorted((run for own in found.values() for run in own), key=lambda run: run.key)
-    with (DOCS / "evolution.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(runs[0])))
-        writer.writeheader()
-        writer.writerows(map(asdict, runs))
+    RECORD.write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs))
     figure, axes = pyplot.subplots(figsize=(9, 4.5), dpi=120)
     systems = list(dict.fromkeys(run.system for run in runs))
     for number, system in enumerate(systems):
