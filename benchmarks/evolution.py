@@ -6,6 +6,8 @@ asha                 the same with `generator: asha`, of up to 48 agents
 halving              the same with `generator: halving`
 fixed rounds, …      the tournament without one of its parts, or with a further one (`SYSTEMS`)
 independent NAME     8 agents of one algorithm with its defaults and different seeds, never replaced
+ray                  Ray Tune's population based training, 8 trials of RLlib's PPO, in the virtual environment
+                     --peers, which `--setup` makes; not in trading
 
 Each run is `podracer run` with a budget of device seconds, evaluation included (`objective.max_cost`), and no target.
 All begin with the same portfolio. A budget lasts for nine rounds' lengths of each of 8 agents: three rungs with η = 3.
@@ -37,6 +39,7 @@ from typing import Any
 import numpy as np
 from measured_process import run_measured
 from numpy.typing import NDArray
+from peers.virtual_environment import PLACE, python_of, set_up
 from report import Target, finish, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +47,7 @@ DOCS = ROOT / "docs" / "benchmarks"
 RECORD = DOCS / "evolution.jsonl"
 RESULTS = ROOT / "runs" / "benchmarks" / "evolution.jsonl"
 CLIENT = [sys.executable, "-m", "podracer_client"]
-OURS, RANDOM, INDEPENDENT = "tournament", "random", "independent "
+OURS, RANDOM, INDEPENDENT, RAY = "tournament", "random", "independent ", "ray"
 COMPARED = (OURS, RANDOM, "asha")
 SYSTEMS: dict[str, dict[str, Any]] = {
     OURS: {},
@@ -123,10 +126,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
+    parser.add_argument("--setup", action="store_true", help="make the virtual environment of Ray first")
+    parser.add_argument("--peers", type=Path, default=PLACE)
     parser.add_argument("--write", action="store_true", help=f"table and picture into {DOCS.relative_to(ROOT)}")
     options = parser.parse_args()
-    if unknown := [name for name in options.systems if name not in SYSTEMS and not name.startswith(INDEPENDENT)]:
-        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(SYSTEMS)} and independent NAME")
+    names = {*SYSTEMS, RAY}
+    if unknown := [name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)]:
+        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(sorted(names))} and independent NAME")
+    if options.setup:
+        set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-evolution.txt")
     tasks = [task for task in TASKS if not options.only or task.environment.startswith(tuple(options.only))]
     if options.quick:
         tasks, options.seeds, options.systems = [replace(TASKS[0], budget_s=12.0)], 1, (OURS, RANDOM)
@@ -135,7 +143,7 @@ def main() -> None:
     runs, lock = _read(RECORD, options.results), threading.Lock()
 
     def ended(task: Task, system: str, seed: int) -> None:
-        run = _run(task, system, seed)
+        run = _run_ray(task, seed, options.peers) if system == RAY else _run(task, system, seed)
         with lock:
             runs[run.key] = run
             _append(options.results, run)
@@ -148,6 +156,7 @@ def main() -> None:
             for task in tasks
             for system in options.systems
             if (task.environment, system, seed, task.budget_s) not in runs
+            and (system, task.environment) != (RAY, TRADING)
         ]
         try:
             for each in missing:
@@ -165,7 +174,7 @@ def _run(task: Task, system: str, seed: int) -> Run:
         if task.environment == TRADING:
             _client(folder, "data", "make", f"{folder}/prices.csv", *MARKET, "--seed", str(seed))
         (folder / "job.json").write_text(json.dumps(_job(task, system, seed)))
-        limit_s = task.budget_s + START_AND_STOP_S
+        limit_s = 4.0 * task.budget_s + START_AND_STOP_S  # the seconds are the processor's, and the machine may be busy
         command = [*CLIENT, "run", f"{folder}/job.json", "--json", "--dir", f"{folder}/runs"]
         measured = run_measured(command, folder / "log", timeout_s=limit_s, until=("job_finished",))
         finished = measured.first("job_finished")
@@ -191,6 +200,24 @@ def _run(task: Task, system: str, seed: int) -> Run:
     )
 
 
+def _run_ray(task: Task, seed: int, peers: Path) -> Run:
+    options = {"seconds": task.budget_s, "goal": task.goal, "round": _round_s(task), "population": POPULATION}
+    arguments = (f"--{name}={value:g}" for name, value in (options | {"episodes": EPISODES, "seed": seed}).items())
+    script = ROOT / "benchmarks" / "peers" / "evolution_ray.py"
+    command = [str(python_of(peers)), str(script), task.environment, *arguments]
+    with tempfile.TemporaryDirectory(prefix="evolution-") as folder:
+        measured = run_measured(command, log := Path(folder, "log"), timeout_s=4.0 * task.budget_s + START_AND_STOP_S)
+        finished = measured.first("finished")
+        if finished is None:
+            raise SystemExit(f"{task.environment}, {RAY}: no end\n{log.read_text()[-2000:]}")
+    values = {name: value for name, value in finished[1].items() if name != "event"}
+    return Run(environment=task.environment, system=RAY, seed=seed, budget_s=task.budget_s, **values)
+
+
+def _round_s(task: Task) -> float:
+    return task.budget_s / (POPULATION * ROUNDS)
+
+
 def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
     """The job file, as JSON, which is YAML too."""
     job: dict[str, Any] = {
@@ -198,7 +225,7 @@ def _job(task: Task, system: str, seed: int) -> dict[str, Any]:
         "environment": {"id": task.environment},
         "objective": {"max_cost": f"{task.budget_s:g}s", "statistic": "mean"},
         "search": {"algorithms": "auto"},
-        "evolution": {"population": POPULATION, "round": {"seconds": task.budget_s / (POPULATION * ROUNDS)}},
+        "evolution": {"population": POPULATION, "round": {"seconds": _round_s(task)}},
         "pod": {"count": {"min": 1, "max": PODS}, "members": POPULATION},
         "evaluation": {"episodes": 32},
         "seed": seed,
