@@ -18,7 +18,7 @@ from pathlib import Path
 
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
-os.environ["RAY_worker_niceness"] = "0"  # 15 by default, which starves it beside other programs
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - its name; 15 by default, which starves it beside others
 warnings.simplefilter("ignore")
 
 import ray  # noqa: E402 - warnings of what follows are silenced first
