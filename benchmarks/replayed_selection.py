@@ -9,13 +9,15 @@ best end of all curves, which is the mean of the last three looks. Regret is wha
 Intervals are those of a bootstrap over configurations, the defaults excepted: each agent was trained once, with one
 seed. The first third of the curves is replayed by itself, too. Looks cost nothing here. Copies and perturbations cannot
 be replayed, so of the tournament only the halving is shown. Where an oracle gains less than 10 % on the better random
-search, no selection is claimed to pay.
+search, no selection is claimed to pay. Where a task's curves are not all there, those of the algorithms that are
+complete are replayed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -74,14 +76,18 @@ def main() -> None:
     figures, targets = dict[str, object](), dict[str, Target]()
     with ProcessPoolExecutor(options.processes) as pool:
         for task in TASKS:
-            keys = [(task.environment, each.number, each.settings(task)) for each in configurations(task)]
+            listed = configurations(task)
+            keys = [(task.environment, each.number, each.settings(task)) for each in listed]
             found = [curves[key] for key in keys if key in curves]
-            if len(found) == len(keys):
-                for looks in CUTS:
-                    name = f"{task.environment}, {looks / LOOKS * task.seconds:.2g} s"
-                    _task(name, Recording.of(found, looks), replays, pool, figures, targets)
-            else:
-                print(f"\n{task.environment}: {len(found)} of {len(keys)} curves are recorded, so nothing is replayed")
+            name = task.environment
+            if len(found) < len(keys):
+                counts, wanted = (Counter(each.algorithm for each in group) for group in (found, listed))
+                whole = [algorithm for algorithm in task.algorithms if counts[algorithm] == wanted[algorithm]]
+                found = [curve for curve in found if curve.algorithm in whole]
+                name = f"{name} without {' and '.join(name for name in task.algorithms if name not in whole)}"
+            for looks in CUTS if found else ():
+                title = f"{name}, {looks / LOOKS * task.seconds:.2g} s"
+                _task(title, Recording.of(found, looks), replays, pool, figures, targets)
     finish("replayed_selection", figures, targets)
 
 
@@ -93,7 +99,7 @@ def _task(
     figures: dict[str, object],
     targets: dict[str, Target],
 ) -> None:
-    for starts in STARTS:
+    for starts in (count for count in STARTS if count <= recording.count):
         seeds = [range(part, RESAMPLES, PARALLEL) for part in range(PARALLEL)]
         parts = list(pool.map(partial(replay, recording, starts, replays), seeds))
         outcome = Outcome(
