@@ -134,7 +134,7 @@ class Population:
     agents        all that are alive, and those on the leaderboard
     peers         name of a waiting agent that was judged → the scores of its rung, its own included: what every line
                   had reached that was trained about as long
-    curves        name of a waiting agent → its last judged rounds, oldest first; of jobs with adaptive rounds only
+    curves        name of a waiting agent → its last judged rounds, oldest first
     elites        those on the leaderboard, best first
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
@@ -163,7 +163,7 @@ class Population:
         return sorted(waiting, key=lambda agent: (not agent.leads, agent.waiting_since))
 
     def scores_of(self, member: Agent | NewAgent) -> list[float]:
-        """The last scores of a member's curve, oldest first; empty for a new agent, or without adaptive rounds."""
+        """The last scores of a member's curve, oldest first; empty for a new agent."""
         curve = self.curves.get(member.name, ()) if isinstance(member, Agent) else ()
         return [each.score for each in curve]
 

@@ -71,7 +71,8 @@ def _propose(
     if not cohort.members:
         return response
     response.proposals.extend(_carry_out(session, board, competition, cohort, living))
-    stretch = cohort_stretch(population.scores_of(member) for member in cohort.members)
+    scores = (population.scores_of(member) for member in cohort.members)
+    stretch = cohort_stretch(scores) if competition.rules.adaptive_rounds else 1.0
     budget = round_budget(competition.rules, stretch)
     response.round_env_steps = budget.env_steps
     if budget.time_s:

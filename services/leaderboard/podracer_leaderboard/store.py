@@ -142,7 +142,7 @@ def load_population(
         created=board.agent_count,
         fresh_counts=dict(counts.all()),
         peers=peers,
-        curves=load_curves(session, board.name, rules, waiting) if rules.adaptive_rounds else {},
+        curves=load_curves(session, board.name, rules, waiting),
         elites=tuple(agents[row.agent] for row in get_candidates(session, board.name)),
         history=_history(session, board) if with_history else (),
         stagnates=front is not None and front.stagnates(rules),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
@@ -59,7 +60,9 @@ class Server:
 
 
 def make_spec(**evolution: Any) -> pb.LeaderboardSpec:
-    """A search of PPO's learning rate and discount; `evolution` as in the proto."""
+    """A search of PPO's learning rate and discount; `evolution` as in the proto, by default with rounds of 5 s."""
+    if "round_env_steps" not in evolution:
+        evolution.setdefault("round_time", duration_pb2.Duration(seconds=5))
     dimension, interval = evolution_pb2.Dimension, evolution_pb2.Interval
     return pb.LeaderboardSpec(
         job=JOB,

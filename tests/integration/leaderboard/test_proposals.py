@@ -8,6 +8,7 @@ import statistics
 from typing import Any
 
 import pytest
+from google.protobuf import duration_pb2
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
@@ -39,7 +40,7 @@ async def test_first_agents_are_fresh_complete_and_their_own(driver: Any) -> Non
         assert 1e-4 <= learning_rate(each.agent) <= 1e-2
         assert each.agent.initialization.kind == agent_pb2.INITIALIZATION_KIND_FRESH
         assert not each.agent.HasField("resume")
-    assert cohort.round_time.seconds == 15
+    assert cohort.round_time.seconds == 5
     assert not cohort.HasField("admission_score")
     assert not cohort.finished
 
@@ -56,6 +57,17 @@ async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
         assert after.agent.hyperparameters == before.agent.hyperparameters
         assert after.agent.resume.prefix.endswith("-latest/")
         assert (after.agent.env_steps, after.agent.cost.seconds) == (1000, 5)
+
+
+async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own(driver: Any) -> None:
+    """Eight share 15 s: a round of each has 5 s here."""
+    await driver.create(population=8, round_time=duration_pb2.Duration(seconds=15))
+    replaced = []
+    for _ in range(4):
+        cohort = await driver.propose(8)
+        replaced.append(any(each.replaced for each in cohort.proposals))
+        await driver.run_round(cohort, lambda agent: float(agent.name[-2:]))
+    assert replaced == [False, False, False, True]
 
 
 async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) -> None:
