@@ -164,7 +164,7 @@ def main() -> None:
         finally:
             pool.shutdown(cancel_futures=True)
     if options.write:
-        _write(_found(TASKS, runs))
+        _write({task: own for task, own in _found(TASKS, runs).items() if own})
     _report(_found(tasks, runs))
 
 
