@@ -84,7 +84,7 @@ def test_a_service_says_where_its_modules_are(readme: Path) -> None:
     """In the section of that title, bare names and paths in backticks are modules and folders of it."""
     text = readme.read_text()
     (section,) = re.findall(r"(?ms)^## (?:Inside|How it is built|Where things live)$(.*?)(?=^## |\Z)", text)
-    (package,) = readme.parent.glob("podracer_*/")
+    (package,) = (path.parent for path in readme.parent.glob("podracer_*/__init__.py"))
     there = {path.stem for path in package.rglob("*") if path.suffix == ".py" or path.is_dir()}
     named = {part for name in re.findall(r"`([a-z_/]+)(?:\.py)?`", section) for part in name.split("/") if part}
     assert named
