@@ -122,17 +122,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Pendulum, one seed, tournament and random, 12 s each")
     parser.add_argument("--only", action="append", metavar="NAME", help="only environments whose names begin so")
-    parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(SYSTEMS)}")
+    names = (*SYSTEMS, RAY)
+    parser.add_argument("--systems", nargs="+", metavar="NAME", default=COMPARED, help=f"of: {', '.join(names)}")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, each on two cores")
     parser.add_argument("--results", type=Path, default=RESULTS, help="ended runs, a JSON line each")
     parser.add_argument("--setup", action="store_true", help="make the virtual environment of Ray first")
     parser.add_argument("--peers", type=Path, default=PLACE)
-    parser.add_argument("--write", action="store_true", help=f"table and picture into {DOCS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"runs and picture into {DOCS.relative_to(ROOT)}")
     options = parser.parse_args()
-    names = {*SYSTEMS, RAY}
     if unknown := [name for name in options.systems if name not in names and not name.startswith(INDEPENDENT)]:
-        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(sorted(names))} and independent NAME")
+        parser.error(f"--systems: no {', '.join(unknown)}; there are {', '.join(names)} and independent NAME")
     if options.setup:
         set_up(options.peers, ROOT / "benchmarks" / "peers" / "requirements-evolution.txt")
     tasks = [task for task in TASKS if not options.only or task.environment.startswith(tuple(options.only))]
