@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
+from podracer_core.jobs.objective import MIN_EPISODES
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
 from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
@@ -58,15 +59,19 @@ def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> 
 
 
 def take(
-    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
+    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged, *, is_full: bool
 ) -> tuple[Admission, bool]:
     """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
     It does where it claims the first place, or has driven out the first: its own agent's former candidate, where
-    others claim still more. One that is not confirmed remembers the confirmed one that it drives out.
+    others claim still more. One that is not confirmed remembers the confirmed one that it drives out. One of few
+    episodes gets a place only where it claims the first: then all of the challenge's episodes decide. Short rounds do
+    not pay for a full evaluation.
     """
     rows = store.get_candidates(session, board.name)
     entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
+    if not is_full and not (len(candidate.evaluation.returns) >= MIN_EPISODES and claims_first(entries, entry)):
+        return Admission(0, "too few episodes: only a full evaluation gets a place other than the first"), False
     admission = updater.admit(entries, entry)
     if not admission.is_admitted:
         return admission, False

@@ -135,9 +135,8 @@ def _judge(
         agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
-    if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
-        return Admission(0, "too few episodes: only a full evaluation gets a place"), False
-    return places.take(session, board, updater, agent, candidate)
+    is_full = candidate.evaluation.purpose != agent_pb2.EVALUATION_PURPOSE_PROGRESS
+    return places.take(session, board, updater, agent, candidate, is_full=is_full)
 
 
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:

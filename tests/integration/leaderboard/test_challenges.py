@@ -245,12 +245,26 @@ async def test_an_evaluation_that_ended_early_scores_but_does_not_enter(driver: 
     claims = await start(driver)
     request = driver.submission(claims.agents[0], 5.0)
     request.candidate.purpose = PROGRESS
+    request.candidate.returns[:] = [5.0] * 7
     answer = await driver.stub.SubmitCandidate(request)
     assert (answer.admitted, answer.rank, answer.challenge) == (False, 0, False)
     assert "too few episodes" in answer.reason
     (agent,) = [agent for agent in await driver.agents() if agent.name == claims.agents[0]]
     assert (agent.latest_evaluation.lower_bound, agent.best_evaluation.lower_bound) == (5.0, 5.0)
     assert await claims.ranking() == []
+
+
+async def test_an_evaluation_of_few_episodes_gets_only_the_first_place_and_is_challenged(driver: Any) -> None:
+    claims = await start(driver)
+
+    answers = []
+    for number, score in enumerate((5.0, 4.0, 6.0)):
+        request = driver.submission(claims.agents[number], score)
+        request.candidate.purpose = PROGRESS
+        request.candidate.returns[:] = [score] * 8
+        answer = await driver.stub.SubmitCandidate(request)
+        answers.append((answer.admitted, answer.challenge))
+    assert answers == [(True, True), (False, False), (True, True)]
 
 
 @pytest.mark.parametrize("seed", range(3))

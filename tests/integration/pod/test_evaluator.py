@@ -202,7 +202,7 @@ def test_a_newer_look_takes_the_place_of_one_that_waits_but_never_of_a_candidate
     assert sum(answers.values()) >= 3
 
 
-def test_evaluation_goes_on_only_while_admission_is_open(
+def test_evaluation_goes_on_only_while_admission_is_possible(
     converse: Callable[[], Conversation], train_work: MakeWork
 ) -> None:
     cohort = train_work(members=1).cohort
@@ -214,12 +214,9 @@ def test_evaluation_goes_on_only_while_admission_is_open(
     conversation.order(1, agents, state, admission_score=1e6, **staged)
     first = conversation.read().answer.evaluations[0].returns
     assert len(first) == 8, "it has failed"
-    conversation.order(2, agents, state, admission_score=0.0, **staged)
-    assert len(conversation.read().answer.evaluations[0].returns) == 8, "it has passed"
-    conversation.order(3, agents, state, admission_score=sum(first) / 8, **staged)
-    assert len(conversation.read().answer.evaluations[0].returns) == 24
-    conversation.order(4, agents, state, **staged)
-    assert len(conversation.read().answer.evaluations[0].returns) == 24
+    for number, admission in enumerate(({"admission_score": 0.0}, {"admission_score": sum(first) / 8}, {}), start=2):
+        conversation.order(number, agents, state, **admission, **staged)
+        assert len(conversation.read().answer.evaluations[0].returns) == 24
 
 
 @pytest.mark.parametrize(

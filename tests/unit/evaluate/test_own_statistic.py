@@ -22,8 +22,6 @@ RESULT = EvaluationResult((12.0,), (50,), (7,), statistic=OWN)
 
 def test_mean_and_interval_are_its() -> None:
     assert (RESULT.mean, RESULT.lower_bound, RESULT.upper_bound, RESULT.std) == (1.5, -0.5, 3.0, 0.0)
-    assert RESULT.straddles(0.0)
-    assert not RESULT.straddles(-0.5)
     assert RESULT.repeated((1, 2, 3)) == EvaluationResult((12.0,) * 3, (50,) * 3, (1, 2, 3), statistic=OWN)
     assert RESULT.repeated((1, 2)).repeated((3,)) == EvaluationResult((12.0,), (50,), (3,), statistic=OWN)
 

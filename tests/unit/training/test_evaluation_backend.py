@@ -46,7 +46,7 @@ def test_the_start_of_environments_is_no_part_of_it(
         (None, 0.0, (1.0, 2.0, 3.0), True),
         (2.5, None, (1.0, 2.0, 3.0), True),
         (9.0, None, (1.0, 2.0, 3.0), False),
-        (-9.0, None, (1.0, 2.0, 3.0), False),
+        (-9.0, None, (1.0, 2.0, 3.0), True),  # only a full evaluation gets a place
         (None, 9.0, (1.0,), True),  # of one episode nothing is known
     ],
 )

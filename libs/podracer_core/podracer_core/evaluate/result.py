@@ -79,10 +79,6 @@ class EvaluationResult:
         """Whether the environment's own statistic stands for all episodes."""
         return self.statistic is not None
 
-    def straddles(self, threshold: float) -> bool:
-        """True while the interval cannot tell on which side of `threshold` the mean lies."""
-        return self.lower_bound < threshold <= self.upper_bound
-
     def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
         """The first episode's result for all `seeds`, as each would play the same episode."""
         count, invalid = len(seeds), min(self.invalid, 1)

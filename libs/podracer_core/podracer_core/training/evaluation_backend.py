@@ -26,8 +26,8 @@ class EvaluationOrder:
     actor            the policies; read at once, so it may continue learning
     seeds            one per episode
     first_episodes   to play first; 0: all
-    admission_score  play all episodes only if the interval of the first ones straddles it; None: always
-    required_score   stop if the interval of the first ones lies below it; None: never
+    admission_score  stop if the interval of the first ones lies below it; None: never
+    required_score   the same for the target
     screening        a look during training, which a newer one may replace
     """
 
@@ -42,9 +42,8 @@ class EvaluationOrder:
 
     def leaves_open(self, first: EvaluationResult) -> bool:
         """Whether a policy's remaining episodes are worth their time after the first ones."""
-        if self.required_score is not None and first.upper_bound < self.required_score:
-            return False
-        return self.admission_score is None or first.straddles(self.admission_score)
+        scores = (self.admission_score, self.required_score)
+        return not any(first.upper_bound < score for score in scores if score is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def _submit(change: Change, member: MemberRow, result: pod_pb2.MemberResult, sta
     if result.HasField("candidate"):
         request.candidate.CopyFrom(result.candidate)
         if not is_full(plan, result.candidate):
-            # It ended early because it was clearly below admission, which may have come down since.
+            # It ended early: clearly below admission, which may have come down since, or in too short a round.
             request.candidate.purpose = agent_pb2.EVALUATION_PURPOSE_PROGRESS
     outbox.submit_candidate(change.session, change.job, request)
 

@@ -215,13 +215,13 @@ class EvaluationOrder(_message.Message):
     first_episodes: _builtins.int
     """Number of episodes to play first. 0: all."""
     admission_score: _builtins.float
-    """Continues to all episodes only if the interval contains this score. Unset: always continues."""
+    """Stops if the interval of the first episodes is below this score, which gets no place. Unset: never stops."""
     traceparent: _builtins.str
     """The span that waits for the answer, as a W3C traceparent. Unset: no span is recorded, as for most evaluations
     during training.
     """
     required_score: _builtins.float
-    """Stops if the interval of the first episodes is below this score. Unset: never stops."""
+    """The same for the target. Unset: never stops."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents, each once, in the order of the tensors' member axis."""
