@@ -70,6 +70,15 @@ def test_the_strength_is_what_the_past_tells_of_the_future() -> None:
     assert nothing + 0.03 < little < much - 0.03
 
 
+def test_prices_return_to_where_they_began() -> None:
+    """An autoregression of order 1, whose coefficient is 1 - reversion."""
+    table = make_market(SyntheticMarket(tickers=4, bars=6000, strength=0, reversion=0.2))
+    level = np.cumsum(returns(table), axis=0)
+    coefficients = [np.polyfit(level[:-1, k], level[1:, k], 1)[0] for k in range(4)]
+    assert coefficients == pytest.approx([0.8] * 4, abs=0.03)
+    assert level.std() < 0.06, "it does not grow with time"
+
+
 def test_halts_and_ex_rights_dates_are_made() -> None:
     table = make_market(SyntheticMarket(tickers=3, bars=500, halts=2, ex_rights=2, seed=5))
     assert all(each.missing >= 1 for each in inspect(table, None).tickers)
@@ -86,6 +95,7 @@ def test_halts_and_ex_rights_dates_are_made() -> None:
         ({"interval": "hour"}, "expected day or minute"),
         ({"strength": -1.0}, "strength: is -1"),
         ({"strength": float("nan")}, "strength: is nan"),
+        ({"reversion": 1.5}, "reversion: is 1.5"),
         ({"halts": 31}, "halts: is 31, expected 0 to 30"),
         ({"tickers": 10_000, "bars": 1_000_000}, "more than 200,000,000 rows"),
         ({"bars": 100, "interval": "minute", "ex_rights": 1}, "2 days at least"),

@@ -84,6 +84,9 @@ def make(
     strength: Annotated[
         float, typer.Option(metavar="X", help="Strength of the learnable trends, in volatilities of a bar. 0: none.")
     ] = 0.3,
+    reversion: Annotated[
+        float, typer.Option(metavar="X", help="Part of its distance from the first price that a bar takes back.")
+    ] = 0.0,
     halts: Annotated[int, typer.Option(metavar="N", help="Gaps in the bars of each ticker.")] = 0,
     ex_rights: Annotated[int, typer.Option(metavar="N", help="Unadjusted ex-rights dates.")] = 0,
     json: Json = False,
@@ -102,6 +105,7 @@ def make(
         seed=seed,
         start=start.date(),
         strength=strength,
+        reversion=reversion,
         halts=halts,
         ex_rights=ex_rights,
     )

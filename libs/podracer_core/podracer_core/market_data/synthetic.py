@@ -2,11 +2,12 @@
 
 The log return of a bar is, with σ the volatility of a bar, v the regime's (1 or 2.5), F and ε standard normal,
 
-    r = μ(regime) + v σ (β F + sqrt(1 - β²) ε) + strength σ X + jump.
+    r = μ(regime) + v σ (β F + sqrt(1 - β²) ε) + strength σ X + jump - reversion log(close / first close).
 
 X is a hidden trend of each ticker that fades slowly, X' = ρ X + sqrt(1 - ρ²) ε', with a half-life of 20 bars: an
 agent can learn it, as it shows in the returns of the last weeks. With `strength` 0 there is nothing to learn, with 0.3
-a little, with 1 much: the share strength² / (1 + strength²) of a calm bar's own variance is trend.
+a little, with 1 much: the share strength² / (1 + strength²) of a calm bar's own variance is trend. With `reversion`,
+prices return to where they began, which is learned more easily: a low price will rise.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class SyntheticMarket:
     seed       a different one gives a different market
     start      first day
     strength   strength of the trends, in volatilities of a bar
+    reversion  part of a close's distance from the first one, in logarithms, that the next bar takes back
     halts      number for each ticker: gaps of 1 to 5 bars
     ex_rights  dates on which one share of some ticker becomes 1.3, not adjusted
     """
@@ -56,12 +58,13 @@ class SyntheticMarket:
     seed: int = 0
     start: date = date(2020, 1, 6)
     strength: float = 0.3
+    reversion: float = 0.0
     halts: int = 0
     ex_rights: int = 0
 
     def __post_init__(self) -> None:
         limits = {"tickers": (1, 10_000), "bars": (2, 100_000_000), "seed": (0, 2**63 - 1), "strength": (0, 10)}
-        limits |= {"halts": (0, self.bars // 20), "ex_rights": (0, 10_000)}
+        limits |= {"reversion": (0, 1), "halts": (0, self.bars // 20), "ex_rights": (0, 10_000)}
         violations = [
             FieldViolation(each.name, f"is {getattr(self, each.name)}, expected {low} to {high}")
             for each in fields(self)
@@ -132,8 +135,11 @@ def _returns(market: SyntheticMarket, generator: np.random.Generator) -> NDArray
     trend = _trends(generator.standard_normal(shape))
     jumps = (generator.random(shape) < _JUMPS_A_DAY / per_day) * generator.normal(0, _JUMP, shape)
     returns = _REGIME_DRIFT[regime, None] / per_day + volatility * (noise + market.strength * trend) + jumps
-    clipped: NDArray[np.float64] = np.clip(returns, -_LARGEST, _LARGEST)
-    return clipped
+    level = np.zeros(market.tickers)
+    for bar in range(len(returns)):
+        returns[bar] = np.clip(returns[bar] - market.reversion * level, -_LARGEST, _LARGEST)
+        level += returns[bar]
+    return returns
 
 
 def _regimes(bars: int, per_day: int, generator: np.random.Generator) -> NDArray[np.int64]:
