@@ -112,7 +112,7 @@ def tournament(draw: Draw, starts: int, budget: int) -> Choice:
         look = reached[agent]
         if look >= draw.looks:
             break
-        if len(alive) > MINIMUM_PEERS and _stops(agent, rounds, rules):
+        if len(alive) > MINIMUM_PEERS and _stops(agent, rounds, rules, spent / budget):
             alive.remove(agent)
             continue
         reached[agent], spent = look + 1, spent + 1
@@ -165,9 +165,9 @@ def _promotable(draw: Draw, ended: list[list[int]], promoted: list[set[int]]) ->
     return None
 
 
-def _stops(agent: int, rounds: Sequence[LineRound], rules: Rules) -> bool:
+def _stops(agent: int, rounds: Sequence[LineRound], rules: Rules, budget_used: float) -> bool:
     own = next((each for each in rounds if each.agent == str(agent)), None)
     if own is None:
         return False
-    fraction = fraction_at_stake(rules, [own])
+    fraction = fraction_at_stake(rules, [own], budget_used)
     return fraction > 0.0 and is_at_bottom(own.score, peer_scores(own, rounds), fraction)

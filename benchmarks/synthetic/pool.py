@@ -132,6 +132,7 @@ class _Job:
             request_id=f"work-{next(self._numbers)}",
             places=self._setting.members,
             remaining_env_steps=self._left_steps,
+            budget_used=self._spent_steps / (self._setting.rounds * ROUND_ENV_STEPS),
         )
         cohort = await self._exchanges.call("cohort", request)
         if cohort.HasField("generator_problem"):

@@ -139,6 +139,7 @@ class Population:
     history       the best and the newest of all that were ever judged, oldest first; empty unless
                   `Generator.uses_history`
     stagnates     whether the best lines have not improved for long; of jobs with adaptive rounds only
+    budget_used   part of the job's budget that it has used; 1 if it has no limit
     created       the number of agents so far
     fresh_counts  algorithm → the number of them with fresh weights
     """
@@ -151,6 +152,7 @@ class Population:
     elites: tuple[Agent, ...] = ()
     history: tuple[Agent, ...] = ()
     stagnates: bool = False
+    budget_used: float = 1.0
 
     @property
     def alive(self) -> list[Agent]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
@@ -58,6 +60,8 @@ def _propose(
     living = store.load_living(session, board.name)
     uses_history = competition.generator.uses_history
     population = store.load_population(session, board, living, competition.rules, with_history=uses_history)
+    if request.HasField("budget_used"):
+        population = replace(population, budget_used=request.budget_used)
     places = remaining.places(request.places)
     limits = load_limits(session, board.name, {agent.shape for agent in population.alive}, places)
     wish = CohortRequest(places, frozenset(request.algorithms), limits)
@@ -131,5 +135,7 @@ def check(request: leaderboard_pb2.ProposeCohortRequest) -> None:
         problems.append(FieldViolation("places", f"expected 1 to {MAX_PLACES}, got {request.places}"))
     if request.remaining_env_steps < 0:
         problems.append(FieldViolation("remaining_env_steps", f"expected 0 or more, got {request.remaining_env_steps}"))
+    if not 0.0 <= request.budget_used <= 1.0:
+        problems.append(FieldViolation("budget_used", f"expected 0 to 1, got {request.budget_used:g}"))
     if problems:
         raise InvalidInput("; ".join(map(str, problems)), violations=problems)

@@ -18,6 +18,10 @@ AS_FAR = 0.97
 SAME_FROM, SAME_TO = 0.75, 1.1
 """Bounds, as parts of an agent's effort, between which another's round counts as of the same effort."""
 
+EARLY, ENOUGH_ROUNDS = 1 / 3, 10
+"""No agent gives way in this part of the job's budget, unless it has trained for so many whole rounds: slow starters
+are often the best in the end."""
+
 HALVING = 0.5
 """Part of a rung that is stopped at a milestone: successive halving with eta = 2."""
 
@@ -128,19 +132,23 @@ def is_at_bottom(score: float, peers: Sequence[float], fraction: float) -> bool:
     return score < sorted(peers)[replaced]
 
 
-def fraction_at_stake(rules: Rules, curve: Sequence[LineRound]) -> float:
-    """The part of its rung that an agent has to leave behind to go on; `curve` is its last rounds, oldest first.
+def fraction_at_stake(rules: Rules, curve: Sequence[LineRound], budget_used: float = 1.0) -> float:
+    """The part of its rung that an agent has to leave behind to go on; `curve` is its last judged rounds, oldest first.
 
-    The job's `replaced_fraction` each time that its line has trained for another whole round: members share the seconds
-    of a timed round, and an agent that is judged after each small part of one is judged before it has learned anything.
-    With adaptive rounds it is half where the last round has passed a milestone. Milestones are efforts that double, as
+    None while the job is `EARLY`. Then the job's `replaced_fraction` each time that its line has trained for another
+    whole round: members share the seconds of a timed round, and an agent that is judged after each small part of one is
+    judged before it has learned anything. With adaptive rounds it is half where it has passed a milestone since. Milestones are efforts that double, as
     in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with eta = 2), and as there no
     agent waits: an agent is held against those that have come so far by now. Different from there, a stopped agent is
     not promoted later: its place goes to another agent.
     """
-    if curve and _whole_rounds(curve[-1].after, rules) == _whole_rounds(curve[-1].before, rules):
+    if not curve:
+        return rules.replaced_fraction
+    before, after = curve[-2].after if len(curve) > 1 else curve[-1].before, curve[-1].after
+    rounds = _whole_rounds(after, rules)
+    if rounds == _whole_rounds(before, rules) or (budget_used < EARLY and rounds < ENOUGH_ROUNDS):
         return 0.0
-    if not (rules.adaptive_rounds and curve and _passes_milestone(curve[-1], rules)):
+    if not (rules.adaptive_rounds and _passes_milestone(before, after, rules)):
         return rules.replaced_fraction
     return max(HALVING, rules.replaced_fraction)
 
@@ -153,16 +161,14 @@ def _whole_rounds(effort: float, rules: Rules) -> int:
     return int(effort / milestone(rules))
 
 
-def _passes_milestone(last: LineRound, rules: Rules) -> bool:
-    """Whether the greatest milestone below the effort is another one than before the round.
+def _passes_milestone(before: float, after: float, rules: Rules) -> bool:
+    """Whether the greatest milestone below the effort is another one than before.
 
     Milestones are the length of a round times the powers of two from one on. Members share the seconds of a pod, so
     where rounds are timed the first one is several rounds away: what promises well is seldom known before.
     """
     length = milestone(rules)
-    if last.after < length:
-        return False
-    return last.before < length or _power(last.after / length) > _power(last.before / length)
+    return after >= length and (before < length or _power(after / length) > _power(before / length))
 
 
 def milestone(rules: Rules) -> float:

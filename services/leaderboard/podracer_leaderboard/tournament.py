@@ -98,7 +98,8 @@ class _Cohort:
 
     def take(self, agent: Agent) -> None:
         """A waiting agent trains on, unless it has to end, most often for a new one."""
-        fraction = fraction_at_stake(self._rules, self._population.curves.get(agent.name, ()))
+        curve = self._population.curves.get(agent.name, ())
+        fraction = fraction_at_stake(self._rules, curve, self._population.budget_used)
         place = self._place_at_bottom(agent, fraction)
         if place and fraction >= HALVING and self._breeding.may_lose_one:
             self._breeding.retire(agent, f"stopped at {place}")

@@ -59,15 +59,18 @@ async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
         assert (after.agent.env_steps, after.agent.cost.seconds) == (1000, 5)
 
 
-async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own(driver: Any) -> None:
+@pytest.mark.parametrize(("limits", "replaced_first"), [({}, 3), ({"budget_used": 0.3}, None), ({"budget_used": 0.4}, 3)])
+async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own_and_a_third_of_the_budget(
+    driver: Any, limits: dict[str, float], replaced_first: int | None
+) -> None:
     """Eight share 15 s: a round of each has 5 s here."""
     await driver.create(population=8, round_time=duration_pb2.Duration(seconds=15))
     replaced = []
     for _ in range(4):
-        cohort = await driver.propose(8)
+        cohort = await driver.propose(8, **limits)
         replaced.append(any(each.replaced for each in cohort.proposals))
         await driver.run_round(cohort, lambda agent: float(agent.name[-2:]))
-    assert replaced == [False, False, False, True]
+    assert replaced == [count == replaced_first for count in range(4)]
 
 
 async def test_children_start_from_the_candidate_of_a_better_agent(driver: Any) -> None:
@@ -183,9 +186,14 @@ async def test_a_pod_gets_only_what_it_can_train(driver: Any) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "bad"),
-    [({"places": 0}, "places"), ({"places": 2000}, "places"), ({"remaining_env_steps": -1}, "remaining_env_steps")],
+    [
+        ({"places": 0}, "places"),
+        ({"places": 2000}, "places"),
+        ({"remaining_env_steps": -1}, "remaining_env_steps"),
+        ({"budget_used": math.nan}, "budget_used"),
+    ],
 )
-async def test_bad_requests_name_their_field(driver: Any, fields: dict[str, int], bad: str) -> None:
+async def test_bad_requests_name_their_field(driver: Any, fields: dict[str, float], bad: str) -> None:
     await driver.create()
     with pytest.raises(InvalidInput) as caught:
         await driver.propose(**fields)

@@ -96,10 +96,12 @@ async def test_devices_and_memory_that_a_job_asks_for(site, resources, why, able
     assert await site.learner("projects/default/pods/able", **able).ask() is not None
 
 
-async def test_the_leaderboard_is_told_what_is_left_of_the_budget(site):
+async def test_the_leaderboard_is_told_what_is_left_of_the_budget_and_what_is_used(site):
     objective = evolution_pb2.Objective(max_env_steps=5_000)
     objective.max_cost.FromSeconds(40)
     await site.create(objective=objective)
     await site.learner().ask()
     (request,) = proposal_requests(site)
     assert (request.remaining_env_steps, request.remaining_cost.seconds) == (5_000, 40)
+    assert request.HasField("budget_used")
+    assert request.budget_used == 0.0

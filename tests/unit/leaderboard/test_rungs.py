@@ -118,6 +118,20 @@ def test_they_are_judged_when_each_has_had_another_whole_round() -> None:
     assert milestones(Rules(round=Round(seconds=15.0)), 15.0, 5, least=0.25) == [1, 2, 3, 4, 5]
 
 
+def test_no_agent_gives_way_in_the_first_third_of_the_budget_unless_it_has_had_ten_rounds() -> None:
+    def at_stake(rounds: int, budget_used: float) -> float:
+        curve = [ended("a", 100.0 * rounds, 1.0, before=100.0 * (rounds - 1))]
+        return fraction_at_stake(Rules(round=Round(env_steps=100)), curve, budget_used)
+
+    assert [at_stake(3, 0.33), at_stake(3, 0.34), at_stake(9, 0.1), at_stake(10, 0.1)] == [0.0, 0.25, 0.0, 0.25]
+
+
+def test_a_boundary_that_was_passed_in_a_round_that_nothing_judged_counts_in_the_next() -> None:
+    curve = [ended("a", 90.0, 1.0), ended("a", 130.0, 1.0, before=110.0)]
+    assert fraction_at_stake(ADAPTIVE, curve) == 0.5
+    assert fraction_at_stake(ADAPTIVE, [*curve, ended("a", 170.0, 1.0, before=150.0)]) == 0.0
+
+
 def test_a_long_round_passes_all_that_it_steps_over_once() -> None:
     assert fraction_at_stake(ADAPTIVE, [ended("a", 900.0, 1.0, before=150.0)]) == 0.5
     assert fraction_at_stake(ADAPTIVE, [ended("a", 1500.0, 1.0, before=900.0)]) == 0.25

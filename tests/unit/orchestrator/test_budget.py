@@ -13,6 +13,7 @@ from podracer_orchestrator.jobs.budget import (
     Usage,
     cut_round,
     remainder,
+    used_part,
 )
 
 UNLIMITED = Remainder(None, None, None)
@@ -24,6 +25,13 @@ def test_the_remainder_leaves_out_what_is_used_and_what_is_reserved():
     assert remainder(Budget(), used) == UNLIMITED
     assert remainder(Budget(350, 3.0, 10.0), used) == Remainder(0, 0.0, 0.0)
     assert remainder(Budget(None, 4.039, 13.25), used) == Remainder(None, 0.0, 0.25), "a hundredth is nothing"
+
+
+def test_the_part_that_is_used_is_that_of_the_scarcest_limit():
+    used = Usage(env_steps=100, active_time_s=4.0, cost_s=8.0, reserved_env_steps=300, reserved_cost_s=5.0)
+    assert used_part(Budget(1000, 10.0, 32.0), used) == 0.4
+    assert used_part(Budget(50), used) == 1.0, "a little more than everything"
+    assert used_part(Budget(), used) is None
 
 
 @pytest.mark.parametrize("left", [Remainder(0, None, None), Remainder(None, 0.0, None), Remainder(5, 3.0, 0.0)])

@@ -60,7 +60,9 @@ class ToPropose:
     traceparent: str
 
 
-def to_propose(job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence[str]) -> ToPropose:
+def to_propose(
+    job: JobRow, work: WorkRow, left: Remainder, budget_used: float | None, algorithms: Sequence[str]
+) -> ToPropose:
     """The request for a work. The round that comes back is cut to the budget when it is leased."""
     request = leaderboard_pb2.ProposeCohortRequest(
         leaderboard=outbox.board_of(job),
@@ -69,6 +71,7 @@ def to_propose(job: JobRow, work: WorkRow, left: Remainder, algorithms: Sequence
         algorithms=algorithms,
         remaining_env_steps=left.env_steps or 0,
         remaining_cost=None if left.cost_s is None else seconds_to_duration(left.cost_s),
+        budget_used=budget_used,
     )
     return ToPropose(work.id, job.uid, _rounds(job), request, job.traceparent)
 

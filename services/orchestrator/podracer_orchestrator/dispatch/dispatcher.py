@@ -18,7 +18,7 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.capabilities import Capabilities, note_passed_over
 from podracer_orchestrator.dispatch.metrics import WaitingPods, granted
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.budget import BudgetSplit, Remainder, remainder
+from podracer_orchestrator.jobs.budget import BudgetSplit, Remainder, remainder, used_part
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
@@ -241,7 +241,8 @@ class Dispatcher:
             plan = plan_of(job)
             places = plan.members or plan.places(plan.teams(self._shares.expected(session, job)))
             work = jobs.add_work(session, job, WorkKind.TRAIN, WorkState.PROPOSING, self._clock.now(), places)
-        return to_propose(job, work, left, ask.capabilities.trainable(job))
+        used = used_part(plan_of(job).budget, leases.usage(session, job, self._clock.now()))
+        return to_propose(job, work, left, used, ask.capabilities.trainable(job))
 
     def _follow(
         self, session: Session, job: JobRow, leads: Sequence[LeaseRow], left: Remainder, ask: Ask

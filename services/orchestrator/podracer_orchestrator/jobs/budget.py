@@ -96,6 +96,15 @@ def remainder(budget: Budget, usage: Usage) -> Remainder:
     )
 
 
+def used_part(budget: Budget, usage: Usage) -> float | None:
+    """The part of a budget that committed checkpoints have used, 0 to 1; the largest of several limits, None without
+    one."""
+    used = (usage.env_steps, usage.active_time_s, usage.cost_s)
+    limits = (budget.env_steps, budget.active_time_s, budget.cost_s)
+    parts = [spent / limit for spent, limit in zip(used, limits, strict=True) if limit is not None]
+    return min(1.0, max(parts)) if parts else None
+
+
 def _seconds_left(limit_s: float | None, used_s: float) -> float | None:
     if limit_s is None:
         return None

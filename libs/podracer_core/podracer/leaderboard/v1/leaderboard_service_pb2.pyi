@@ -437,6 +437,7 @@ class ProposeCohortRequest(_message.Message):
     ALGORITHMS_FIELD_NUMBER: _builtins.int
     REMAINING_ENV_STEPS_FIELD_NUMBER: _builtins.int
     REMAINING_COST_FIELD_NUMBER: _builtins.int
+    BUDGET_USED_FIELD_NUMBER: _builtins.int
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     request_id: _builtins.str
@@ -445,6 +446,8 @@ class ProposeCohortRequest(_message.Message):
     """Number of places to fill, 1 to 1,024. Required."""
     remaining_env_steps: _builtins.int
     """Environment steps that the job may still reserve. A cohort has at most this many members. 0: no limit."""
+    budget_used: _builtins.float
+    """Part of the job's budget that it has used, 0 to 1; the largest if there are several limits. Unset: no limit."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def warm_agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -468,12 +471,15 @@ class ProposeCohortRequest(_message.Message):
         algorithms: _abc.Iterable[_builtins.str] | None = ...,
         remaining_env_steps: _builtins.int = ...,
         remaining_cost: _duration_pb2.Duration | None = ...,
+        budget_used: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining_cost", b"remaining_cost"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_used", b"_budget_used", "budget_used", b"budget_used", "remaining_cost", b"remaining_cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "leaderboard", b"leaderboard", "places", b"places", "remaining_cost", b"remaining_cost", "remaining_env_steps", b"remaining_env_steps", "request_id", b"request_id", "warm_agents", b"warm_agents"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_used", b"_budget_used", "algorithms", b"algorithms", "budget_used", b"budget_used", "leaderboard", b"leaderboard", "places", b"places", "remaining_cost", b"remaining_cost", "remaining_env_steps", b"remaining_env_steps", "request_id", b"request_id", "warm_agents", b"warm_agents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget_used: _TypeAlias = _typing.Literal["budget_used"]  # noqa: Y015
+    _WhichOneofArgType__budget_used: _TypeAlias = _typing.Literal["_budget_used", b"_budget_used"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_used) -> _WhichOneofReturnType__budget_used | None: ...
 
 Global___ProposeCohortRequest: _TypeAlias = ProposeCohortRequest  # noqa: Y015
 
