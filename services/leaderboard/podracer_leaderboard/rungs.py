@@ -137,10 +137,10 @@ def fraction_at_stake(rules: Rules, curve: Sequence[LineRound], budget_used: flo
 
     None while the job is `EARLY`. Then the job's `replaced_fraction` each time that its line has trained for another
     whole round: members share the seconds of a timed round, and an agent that is judged after each small part of one is
-    judged before it has learned anything. With adaptive rounds it is half where it has passed a milestone since. Milestones are efforts that double, as
-    in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2 with eta = 2), and as there no
-    agent waits: an agent is held against those that have come so far by now. Different from there, a stopped agent is
-    not promoted later: its place goes to another agent.
+    judged before it has learned anything. With adaptive rounds it is half where the line has passed a milestone since.
+    Milestones are efforts that double, as in asynchronous successive halving (Li et al. 2020, arXiv:1810.05934,
+    algorithm 2 with eta = 2), and as there no agent waits: an agent is held against those that have come so far by now.
+    Different from there, a stopped agent is not promoted later: its place goes to another agent.
     """
     if not curve:
         return rules.replaced_fraction

@@ -59,7 +59,9 @@ async def test_an_agent_trains_on_from_where_it_stood(driver: Any) -> None:
         assert (after.agent.env_steps, after.agent.cost.seconds) == (1000, 5)
 
 
-@pytest.mark.parametrize(("limits", "replaced_first"), [({}, 3), ({"budget_used": 0.3}, None), ({"budget_used": 0.4}, 3)])
+@pytest.mark.parametrize(
+    ("limits", "replaced_first"), [({}, 3), ({"budget_used": 0.3}, None), ({"budget_used": 0.4}, 3)]
+)
 async def test_an_agent_is_replaced_only_after_another_whole_round_of_its_own_and_a_third_of_the_budget(
     driver: Any, limits: dict[str, float], replaced_first: int | None
 ) -> None:

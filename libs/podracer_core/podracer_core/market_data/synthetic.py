@@ -134,7 +134,8 @@ def _returns(market: SyntheticMarket, generator: np.random.Generator) -> NDArray
     noise = _REGIME_VOLATILITY[regime, None] * (beta * common + np.sqrt(1 - beta**2) * own)
     trend = _trends(generator.standard_normal(shape))
     jumps = (generator.random(shape) < _JUMPS_A_DAY / per_day) * generator.normal(0, _JUMP, shape)
-    returns = _REGIME_DRIFT[regime, None] / per_day + volatility * (noise + market.strength * trend) + jumps
+    returns: NDArray[np.float64] = volatility * (noise + market.strength * trend) + jumps
+    returns += _REGIME_DRIFT[regime, None] / per_day
     level = np.zeros(market.tickers)
     for bar in range(len(returns)):
         returns[bar] = np.clip(returns[bar] - market.reversion * level, -_LARGEST, _LARGEST)
