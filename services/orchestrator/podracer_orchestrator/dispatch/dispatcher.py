@@ -224,7 +224,7 @@ class Dispatcher:
             found = self._grant(session, job, work, ask, left)
         if found is None and len(leads) < min(plan.max_teams, plan.teams(self._shares.expected(session, job))):
             found = self._propose(session, job, left, ask)
-        if found is None:
+        if found is None and len(leads) <= plan.max_teams:  # else the job has shrunk, and one of them will be released
             found = self._follow(session, job, leads, left, ask)
         if found is None and len(leads) < plan.max_teams:
             found = self._propose(session, job, left, ask)
