@@ -56,7 +56,8 @@ async def test_every_generator_beats_random_search(database: Database) -> None:
 @pytest.mark.slow
 async def test_every_generator_beats_random_search_on_most_of_twelve_seeds(database: Database) -> None:
     for generator, gained in (await gains(database, seeds=12, rounds=64, population=8)).items():
-        assert sum(gain > 0 for gain in gained) >= (8 if generator == "asha" else 9), (generator, gained)
+        won, lost = sum(gain > 0 for gain in gained), sum(gain < 0 for gain in gained)
+        assert won >= max(8, (2 if generator == "asha" else 3) * lost), (generator, gained)
 
 
 async def test_the_same_seed_and_order_of_completions_give_the_same_job(database: Database, tmp_path: Path) -> None:
