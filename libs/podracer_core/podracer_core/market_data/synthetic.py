@@ -136,6 +136,8 @@ def _returns(market: SyntheticMarket, generator: np.random.Generator) -> NDArray
     jumps = (generator.random(shape) < _JUMPS_A_DAY / per_day) * generator.normal(0, _JUMP, shape)
     returns: NDArray[np.float64] = volatility * (noise + market.strength * trend) + jumps
     returns += _REGIME_DRIFT[regime, None] / per_day
+    if not market.reversion:
+        return np.clip(returns, -_LARGEST, _LARGEST, out=returns)
     level = np.zeros(market.tickers)
     for bar in range(len(returns)):
         returns[bar] = np.clip(returns[bar] - market.reversion * level, -_LARGEST, _LARGEST)
