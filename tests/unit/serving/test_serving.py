@@ -129,7 +129,7 @@ class SlowPolicy(ServedPolicy):
     def __init__(self) -> None:
         self.go, self.calls = threading.Event(), list[int]()
         self.go.set()
-        super().__init__("slow", "1", [random_policy("ppo", BOX, TORQUE, 0)])
+        super().__init__("slow", "1", [moderate_policy("ppo", BOX, TORQUE, 0)])
         self.go.clear()
         self.calls.clear()
 
@@ -174,7 +174,8 @@ async def test_what_waits_becomes_one_call_and_everybody_gets_his_own() -> None:
     policy, batcher = SlowPolicy(), Batcher(max_batch=8, max_waiting=12)
     first = begun(batcher, policy, torch.zeros(1, 3))
     await wait_for_calls(policy, 1)
-    rows = [torch.randn(size, 3) for size in (1, 2, 3, 4)]
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randn(size, 3, generator=generator) for size in (1, 2, 3, 4)]
     answers = [begun(batcher, policy, row) for row in rows]
     await asyncio.sleep(0)
     with pytest.raises(Exhausted, match="10 observations wait already, of 12"):
