@@ -15,9 +15,9 @@ What counts is the mean of 100 fresh episodes of the job's best policy afterward
 of holding, on days that neither training nor selection has seen; normalized: 0 for an untrained policy, 1 for the goal.
 
 Seeds are paired: with the same seed all have the same portfolio. Intervals are 95 % of a stratified bootstrap over the
-seeds of each task. On Pendulum-v1, a guard, the seconds to the goal are compared. A job has two pods. Runs are done
-seed after seed, `--at-once` of them at a time; each finished run is a line of `--results` and is not repeated.
-`--write` copies what is there to docs/benchmarks, with a picture.
+seeds of each task. The time to the goal is a part of the run, 1 if it was never reached; on Pendulum-v1, a guard, the
+seconds are compared. A job has two pods. Runs are done seed after seed, `--at-once` of them at a time; each ended run
+is a line of `--results` and is not repeated. `--write` copies what is there to docs/benchmarks, with a picture.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def _gains(task: Task, runs: Sequence[Run], system: str, other: str) -> Array:
 def _report(found: Found) -> None:
     print_table(
         "The best policy's value, of each seed: median (least – greatest)",
-        ["environment", "system", "seeds", "value", "normalized", "at the goal", "environment steps", "agents"],
+        ["environment", "system", "seeds", "value", "at the goal", "after (part of the run)", "env steps", "agents"],
         [_row(task, system, runs) for task, runs in found.items() for system in dict.fromkeys(r.system for r in runs)],
     )
     targets: dict[str, Target] = {}
@@ -316,14 +316,14 @@ def _report(found: Found) -> None:
 def _row(task: Task, system: str, runs: Sequence[Run]) -> list[object]:
     own = list(_of(runs, system).values())
     values = [run.value for run in own]
-    scale = task.goal - task.untrained
+    parts = [1.0 if run.seconds is None else run.seconds / run.train_s for run in own]
     return [
         task.environment,
         system,
         len(own),
         spread(values),
-        spread([(value - task.untrained) / scale for value in values]),
-        f"{sum(run.seconds is not None for run in own)} of {len(own)}",
+        f"{sum(value >= task.goal for value in values)} of {len(own)}",
+        "–" if task.environment == TRADING else spread(parts),
         spread([float(run.env_steps) for run in own]),
         int(statistics.median(run.agents for run in own)),
     ]
