@@ -7,7 +7,7 @@ is stored, whatever the order in which it came.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -59,19 +59,20 @@ def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> 
 
 
 def take(
-    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged, *, is_full: bool
+    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
 ) -> tuple[Admission, bool]:
     """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
     It does where it claims the first place, or has driven out the first: its own agent's former candidate, where
-    others claim still more. One that is not confirmed remembers the confirmed one that it drives out. One of few
-    episodes gets a place only where it claims the first: then all of the challenge's episodes decide. Short rounds do
-    not pay for a full evaluation.
+    others claim still more. One that is not confirmed remembers the confirmed one that it drives out. Short rounds do
+    not pay for a full evaluation: fewer episodes count with their lower bound.
     """
+    if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
+        if (episodes := len(candidate.evaluation.returns)) < MIN_EPISODES:
+            return Admission(0, f"too few episodes: {episodes}, a place needs {MIN_EPISODES}"), False
+        candidate = replace(candidate, score=min(candidate.score, candidate.evaluation.lower_bound))
     rows = store.get_candidates(session, board.name)
     entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
-    if not is_full and not (len(candidate.evaluation.returns) >= MIN_EPISODES and claims_first(entries, entry)):
-        return Admission(0, "too few episodes: only a full evaluation gets a place other than the first"), False
     admission = updater.admit(entries, entry)
     if not admission.is_admitted:
         return admission, False

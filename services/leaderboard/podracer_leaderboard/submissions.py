@@ -135,8 +135,7 @@ def _judge(
         agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
-    is_full = candidate.evaluation.purpose != agent_pb2.EVALUATION_PURPOSE_PROGRESS
-    return places.take(session, board, updater, agent, candidate, is_full=is_full)
+    return places.take(session, board, updater, agent, candidate)
 
 
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:

@@ -241,7 +241,7 @@ async def test_a_claim_that_holds_keeps_its_place(driver: Any) -> None:
     assert await claims.ranking() == [(1, 6.0, True)], "who was there stays in a tie"
 
 
-async def test_an_evaluation_that_ended_early_scores_but_does_not_enter(driver: Any) -> None:
+async def test_an_evaluation_of_seven_episodes_scores_but_does_not_enter(driver: Any) -> None:
     claims = await start(driver)
     request = driver.submission(claims.agents[0], 5.0)
     request.candidate.purpose = PROGRESS
@@ -254,17 +254,17 @@ async def test_an_evaluation_that_ended_early_scores_but_does_not_enter(driver: 
     assert await claims.ranking() == []
 
 
-async def test_an_evaluation_of_few_episodes_gets_only_the_first_place_and_is_challenged(driver: Any) -> None:
-    claims = await start(driver)
-
+async def test_an_evaluation_of_eight_episodes_counts_with_its_lower_bound(driver: Any) -> None:
+    """Each mean is 2 above the bound."""
+    claims = await start(driver, updater="mean")
     answers = []
-    for number, score in enumerate((5.0, 4.0, 6.0)):
-        request = driver.submission(claims.agents[number], score)
-        request.candidate.purpose = PROGRESS
-        request.candidate.returns[:] = [score] * 8
+    for number, (bound, is_full) in enumerate(((5.0, True), (6.0, False), (4.0, False), (6.5, True))):
+        request = driver.submission(claims.agents[number], bound)
+        request.candidate.purpose = request.candidate.purpose if is_full else PROGRESS
         answer = await driver.stub.SubmitCandidate(request)
         answers.append((answer.admitted, answer.challenge))
-    assert answers == [(True, True), (False, False), (True, True)]
+    assert answers == [(True, True), (True, False), (True, False), (True, True)]
+    assert await claims.ranking() == [(3, 6.5, False), (0, 5.0, False), (1, 6.0, False), (2, 4.0, False)]
 
 
 @pytest.mark.parametrize("seed", range(3))
