@@ -19,6 +19,8 @@ RUN groupadd --gid 10001 podracer \
  && mkdir -p /data /shm /spool /cache \
  && chown -R 10001:10001 /secrets /data /shm /spool /cache
 ENV PATH=/opt/podracer/bin:/opt/podracer/service/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# No process imports modules from its working directory: user code may have written there.
+ENV PYTHONSAFEPATH=1
 
 FROM python AS requirements
 RUN --mount=type=bind,target=/source mkdir /requirements && python /source/deploy/images/requirements.py /requirements
@@ -94,7 +96,7 @@ ENV PODRACER_REVISION=$REVISION
 LABEL org.opencontainers.image.title="podracer orchestrator" org.opencontainers.image.version=0.1.0 org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.licenses=Apache-2.0 org.opencontainers.image.source=$REPOSITORY
 USER 10001:10001
-WORKDIR /tmp
+WORKDIR /
 ENTRYPOINT ["python", "-m", "podracer_orchestrator"]
 
 FROM python AS leaderboard
@@ -107,7 +109,7 @@ ENV PODRACER_REVISION=$REVISION
 LABEL org.opencontainers.image.title="podracer leaderboard" org.opencontainers.image.version=0.1.0 org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.licenses=Apache-2.0 org.opencontainers.image.source=$REPOSITORY
 USER 10001:10001
-WORKDIR /tmp
+WORKDIR /
 ENTRYPOINT ["python", "-m", "podracer_leaderboard"]
 
 FROM python AS pod
@@ -122,7 +124,7 @@ ENV PODRACER_REVISION=$REVISION
 LABEL org.opencontainers.image.version=0.1.0 org.opencontainers.image.revision=$REVISION \
       org.opencontainers.image.licenses=Apache-2.0 org.opencontainers.image.source=$REPOSITORY
 USER 10001:10001
-WORKDIR /tmp
+WORKDIR /
 
 FROM pod AS learner
 LABEL org.opencontainers.image.title="podracer learner"

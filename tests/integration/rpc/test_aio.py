@@ -52,6 +52,18 @@ async def test_all_four_kinds_know_their_caller(stub: Any) -> None:
     assert await _all(stub.stream_stream(iter([b"hello", b"many"]))) == [b"pod  0", b"many", b"many", b"many"]
 
 
+async def test_a_refused_call_is_answered_before_its_request_has_come(server: AioRpcServer, world: Any) -> None:
+    for token, expected in (
+        (None, grpc.StatusCode.UNAUTHENTICATED),
+        ("client-token", grpc.StatusCode.PERMISSION_DENIED),
+    ):
+        async with open_aio_channel(server.address, token) as channel:
+            for kind in ("UnaryUnary", "StreamStream"):
+                call = channel.stream_unary(f"/{world.service}/{kind}")()  # it sends no message
+                assert await call.code() is expected
+    assert world.aio_echo.requests == []
+
+
 async def test_read_and_write_by_hand(stub: Any) -> None:
     call = stub.stream_stream()
     await call.write(b"one")

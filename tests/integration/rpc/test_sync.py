@@ -244,9 +244,7 @@ def test_too_large_and_too_many(world: Any) -> None:
         stub = world.Stub(channel)
         with pytest.raises(Exhausted, match="larger than max"):
             stub.unary(b"x" * 2000)
-        waiting = stub.unary_stream(b"wait")
-        _wait_until(lambda: _refused(stub))
-        waiting.cancel()
+        _call_that_fills(stub).cancel()
 
 
 def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: Any) -> None:
@@ -257,8 +255,7 @@ def test_a_full_server_says_when_to_come_again_and_gets_its_callers_back(world: 
         open_channel(server.address, "pod-token") as once,
         open_channel(server.address, "pod-token", again) as patient,
     ):
-        waiting = world.Stub(once).unary_stream(b"wait")
-        _wait_until(lambda: _refused(world.Stub(once)))
+        waiting = _call_that_fills(world.Stub(once))
         with pytest.raises(Exhausted) as refused:
             world.Stub(once).unary(b"x")
         assert refused.value.reason == "OVERLOADED"
@@ -349,6 +346,19 @@ def _refused(stub: Any) -> bool:
     except Exhausted:
         return True
     return False
+
+
+def _call_that_fills(stub: Any) -> Any:
+    """A call that holds the server's only place; it starts again if the question for the place came before it."""
+    calls = [stub.unary_stream(b"wait")]
+
+    def is_full() -> bool:
+        if not calls[-1].is_active():
+            calls.append(stub.unary_stream(b"wait"))
+        return _refused(stub)
+
+    _wait_until(is_full)
+    return calls[-1]
 
 
 def _wait_until(condition: Any, timeout_s: float = 60.0) -> None:

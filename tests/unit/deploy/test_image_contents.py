@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -104,6 +105,40 @@ def test_every_kind_of_environment_runs_with_what_an_image_has(tmp_path: Path) -
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == wanted
+
+
+def _entry_points() -> dict[str, tuple[dict[str, str], list[str]]]:
+    """The variables that make Python safe, and the command, of each image of the Dockerfile that has an entry point."""
+    variables, found, parent = dict[str, dict[str, str]](), dict[str, tuple[dict[str, str], list[str]]](), ""
+    for line in (ROOT / "Dockerfile").read_text().splitlines():
+        if stage := re.match(r"FROM (\S+) AS (\S+)", line):
+            parent = stage[2]
+            variables[parent] = dict(variables.get(stage[1], {}))
+        elif line.startswith("ENV "):
+            variables[parent] |= {key: value for key, value in re.findall(r"(\w+)=(\S*)", line) if key[:6] == "PYTHON"}
+        elif line.startswith("WORKDIR ") and parent in {*IMAGES, "pod", "learner", "worker", "evaluator", "policy"}:
+            assert line == "WORKDIR /", "a folder that no process of the image may write to"
+        elif line.startswith("ENTRYPOINT "):
+            found[parent] = (variables[parent], json.loads(line.removeprefix("ENTRYPOINT ")))
+    return found
+
+
+@pytest.mark.parametrize("image", ["orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy"])
+def test_no_entry_point_imports_what_user_code_left_in_its_folder(image: str, tmp_path: Path) -> None:
+    variables, (_python, *command) = _entry_points()[image]
+    for module in ("grpc", "numpy", "yaml", "gmpy2", "logging"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('planted')")
+
+    def start(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, *command, "--version"]
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    assert "planted" in start(environment).stderr
+    done = start(environment | variables)
+    assert (done.returncode, done.stdout.split()[0]) == (0, f"podracer_{image}"), done.stderr[-3000:]
 
 
 @pytest.mark.thorough

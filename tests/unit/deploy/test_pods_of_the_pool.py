@@ -41,6 +41,13 @@ def test_a_split_pod(overlay: str) -> None:
         settings = load_settings(SETTINGS[name.split("-")[0]], environment(container, rendered(overlay)))
         if name != "learner":
             assert settings.listen == f"unix:///run/podracer/sockets/{name}.sock"
+    folders = [
+        (mount["name"], mount["subPath"])
+        for container in (*spec["initContainers"], *spec["containers"])
+        for mount in container["volumeMounts"]
+        if mount["mountPath"] == "/tmp"
+    ]
+    assert len(set(folders)) == len(sidecars) + 1  # user code of a sidecar writes into its own /tmp only
     learner = load_settings(LearnerConfig, environment(spec["containers"][0], rendered(overlay)))
     assert learner.workers == tuple(f"unix:///run/podracer/sockets/worker-{index}.sock" for index in range(2))
     assert learner.evaluators == ("unix:///run/podracer/sockets/evaluator.sock",)

@@ -94,19 +94,28 @@ class AioGuard(grpc.aio.ServerInterceptor):
         if handler is None or method.startswith(HEALTH_PREFIX):
             return handler
         behaviour = _behaviour_of(handler)
+        try:  # before a byte of the request is read
+            identity = self._authorizer.authorize(method, handler_call_details.invocation_metadata or ())
+        except Exception as refusal:  # noqa: BLE001 - mapped as what handlers raise
+            return _refusing(method, refusal)
+
+        def admit(request: Any) -> Any:
+            """Set the caller's identity; returns the request or requests, limited to the caller's projects."""
+            set_caller(identity)
+            return _checked(identity, request)
 
         # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
                 with _observed(method, context), self._calls.one_call():
-                    return await behaviour(self._admit(method, context, request), context)
+                    return await behaviour(admit(request), context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
         async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
             try:
                 with _observed(method, context, True), self._calls.one_call():
-                    async with aclosing(behaviour(self._admit(method, context, request), context)) as responses:
+                    async with aclosing(behaviour(admit(request), context)) as responses:
                         async for response in responses:
                             yield response
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
@@ -116,11 +125,15 @@ class AioGuard(grpc.aio.ServerInterceptor):
             handler, guarded_generator if inspect.isasyncgenfunction(behaviour) else guarded_coroutine
         )
 
-    def _admit(self, method: str, context: AioContext, request: Any) -> Any:
-        """Set the caller's identity; returns the request or requests, limited to the caller's projects."""
-        identity = self._authorizer.authorize(method, context.invocation_metadata() or ())
-        set_caller(identity)
-        return _checked(identity, request)
+
+def _refusing(method: str, refusal: Exception) -> Handler:
+    """A handler that answers with the refusal and never reads a request, so that a refused caller costs no memory."""
+
+    async def refuse(_requests: Any, context: AioContext) -> None:
+        with _observed(method, context, True):
+            await _abort(method, context, refusal)
+
+    return grpc.stream_stream_rpc_method_handler(refuse, None, None)
 
 
 def _checked(identity: Identity, request: Any) -> Any:

@@ -125,10 +125,7 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
     if plan.kind.is_fused:
         workers = []
     else:
-        workers = [
-            {**copy.deepcopy(container(template, WORKER)), "name": f"{WORKER}-{index}"}  # type: ignore[arg-type]
-            for index in range(plan.kind.workers)
-        ]
+        workers = [_worker(container(spec, WORKER), index) for index in range(plan.kind.workers)]
         for each in (*workers, evaluator):
             _set(each, {"PODRACER_LISTEN": socket(each["name"]), "PODRACER_THREADS": threads})
         others += [*workers, evaluator]
@@ -154,6 +151,15 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
         for part in ("requests", "limits"):
             resources[part] = {**(resources.get(part) or {}), gpu: str(plan.kind.gpus)}
     return spec
+
+
+def _worker(template: Item, index: int) -> Item:
+    """A copy of the template's worker with a name and, in volumes that have a folder `worker`, a folder of its own."""
+    worker = copy.deepcopy(template) | {"name": f"{WORKER}-{index}"}
+    for mount in worker.get("volumeMounts") or ():
+        if mount.get("subPath") == WORKER:
+            mount["subPath"] = worker["name"]
+    return worker
 
 
 def _shares(learner: Item, workers: list[Item], evaluators: list[Item]) -> Iterator[tuple[Item, float, float]]:
