@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podracer_core.statistics import student_t_cdf, student_t_quantile
+from podracer_core.statistics import excess_probability, student_t_cdf, student_t_quantile
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,9 @@ def test_the_distribution_is_symmetric_and_inverse_to_its_quantiles() -> None:
             t = student_t_quantile(probability, degrees)
             assert student_t_cdf(t, degrees) == pytest.approx(probability, abs=1e-9)
             assert student_t_cdf(-t, degrees) == pytest.approx(1 - probability, abs=1e-9)
+
+
+def test_how_probable_a_share_is_among_equals() -> None:
+    assert excess_probability(3, 4, 1, 4) == pytest.approx((4 * 4 + 1) / 70)  # the lady who tastes tea, Fisher 1935
+    assert excess_probability(0, 5, 3, 5) == pytest.approx(1.0)
+    assert excess_probability(2, 2, 0, 0) == pytest.approx(1.0)  # there is no other to compare with

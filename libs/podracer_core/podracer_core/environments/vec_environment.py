@@ -59,6 +59,22 @@ class Step:
     valid: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Break:
+    """What ended an episode that therefore has no return.
+
+    row        the environment's index
+    numbers    whether a number was not finite; else the code raised or its process died
+    text       "step 13: the reward was nan", "reset: KeyError: 'price'"
+    traceback  the user's own; empty where there is none
+    """
+
+    row: int
+    numbers: bool
+    text: str
+    traceback: str = ""
+
+
 class VecEnvironment(ABC):
     """N environments with same-step autoreset: the step that ends an episode returns the next one's first observation.
 
@@ -157,6 +173,10 @@ class VecEnvironment(ABC):
         ranks, with an interval of no width. Not called for environments in processes of their own.
         """
         return None
+
+    def take_breaks(self) -> list[Break]:
+        """What has broken since the last call, as far as the environment can tell; `valid` of the steps tells where."""
+        return []
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release processes and memory. Closing twice is harmless."""

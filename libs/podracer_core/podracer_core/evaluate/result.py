@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podracer.common.v1 import agent_pb2
@@ -13,23 +13,34 @@ from podracer_core.errors import InvalidInput
 from podracer_core.statistics import student_t_quantile
 
 _CONFIDENCE = 0.95
+_COUNTS = {"broken_numbers": 0, "broken_code": 0, "first_break": "", "cut": 0}
+"""Of an evaluation, with the values of one in which nothing broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """One policy's episodes, in the order of their seeds.
 
-    returns      undiscounted sums of raw rewards
-    lengths      environment steps
-    seeds        keys of the episodes' random numbers; the same keys give the same returns
-    invalid      number of episodes that ended because their world broke; they count with their return so far
-    statistic    the environment's own, if its episodes are all alike; mean and interval are then the statistic's
+    An episode whose world breaks has no return: another one, with a seed derived from its seed, takes its place. So
+    returns, mean and interval are of intact episodes only; `counted` also counts the broken ones.
+
+    returns         undiscounted sums of raw rewards
+    lengths         environment steps
+    seeds           keys of the episodes' random numbers; the same keys give the same returns
+    broken_numbers  episodes that ended because a number was not finite
+    broken_code     episodes that ended because the environment raised an exception, or its process died
+    first_break     what broke first: "step 13: the reward was nan"; empty if nothing did
+    cut             of the returns, those of episodes that evaluation ended because the environment has no time limit
+    statistic       the environment's own, if its episodes are all alike; mean and interval are then the statistic's
     """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     seeds: tuple[int, ...]
-    invalid: int = 0
+    broken_numbers: int = 0
+    broken_code: int = 0
+    first_break: str = ""
+    cut: int = 0
     statistic: EpisodeStatistic | None = None
 
     def __post_init__(self) -> None:
@@ -40,6 +51,22 @@ class EvaluationResult:
     def episodes(self) -> int:
         """The number of episodes."""
         return len(self.returns)
+
+    @property
+    def broken(self) -> int:
+        """The number of episodes whose world broke."""
+        return self.broken_numbers + self.broken_code
+
+    def counted(self, lowest: float) -> EvaluationResult:
+        """The result for ranking and targets: each broken episode counts with `lowest`, the lowest return of an intact
+        episode that is known of the job or training, or this result's lowest if that is lower."""
+        if not self.broken or self.statistic is not None:
+            return self
+        lowest, count = min(lowest, *self.returns), self.broken
+        zeros = (0,) * count
+        return replace(
+            self, returns=self.returns + (lowest,) * count, lengths=self.lengths + zeros, seeds=self.seeds + zeros
+        )
 
     @property
     def mean(self) -> float:
@@ -81,9 +108,13 @@ class EvaluationResult:
 
     def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
         """The first episode's result for all `seeds`, as each would play the same episode."""
-        count, invalid = len(seeds), min(self.invalid, 1)
-        return EvaluationResult(
-            self.returns[:1] * count, self.lengths[:1] * count, seeds, invalid * count, self.statistic
+        count = len(seeds)
+        return replace(
+            self,
+            returns=self.returns[:1] * count,
+            lengths=self.lengths[:1] * count,
+            seeds=seeds,
+            cut=min(self.cut, 1) * count,
         )
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
@@ -95,7 +126,10 @@ class EvaluationResult:
             self.returns + other.returns,
             self.lengths + other.lengths,
             self.seeds + other.seeds,
-            self.invalid + other.invalid,
+            self.broken_numbers + other.broken_numbers,
+            self.broken_code + other.broken_code,
+            self.first_break or other.first_break,
+            self.cut + other.cut,
             self.statistic,
         )
 
@@ -116,6 +150,10 @@ def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
         upper_bound=upper,
         deterministic=result.deterministic,
         statistics={} if result.statistic is None else result.statistic.statistics,
+        broken_number_episodes=result.broken_numbers,
+        broken_code_episodes=result.broken_code,
+        first_break=result.first_break,
+        cut_episodes=result.cut,
     )
 
 
@@ -124,7 +162,16 @@ def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
     statistic = None
     if message.deterministic:
         statistic = EpisodeStatistic(message.mean, message.lower_bound, message.upper_bound, dict(message.statistics))
-    return EvaluationResult(tuple(message.returns), tuple(message.lengths), tuple(message.seeds), statistic=statistic)
+    return EvaluationResult(
+        tuple(message.returns),
+        tuple(message.lengths),
+        tuple(message.seeds),
+        message.broken_number_episodes,
+        message.broken_code_episodes,
+        message.first_break,
+        message.cut_episodes,
+        statistic,
+    )
 
 
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
@@ -141,6 +188,7 @@ def result_to_json(result: EvaluationResult) -> dict[str, Any]:
         "upper_bound": upper,
         "deterministic": result.deterministic,
         "statistics": {} if result.statistic is None else dict(result.statistic.statistics),
+        **{name: getattr(result, name) for name in _COUNTS},
     }
 
 
@@ -154,7 +202,9 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
             mean, lower, upper = (float(value[name]) for name in ("mean", "lower_bound", "upper_bound"))
             statistic = EpisodeStatistic(mean, lower, upper, further)
         lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
-        return EvaluationResult(returns, lengths, seeds, statistic=statistic)
+        # absent where an earlier version wrote it
+        counts: Any = {name: type(none)(value.get(name, none)) for name, none in _COUNTS.items()}
+        return EvaluationResult(returns, lengths, seeds, statistic=statistic, **counts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION") from error
 

@@ -55,3 +55,19 @@ def student_t_quantile(probability: float, degrees: int) -> float:
         else:
             high = middle
     return 0.5 * (low + high)
+
+
+def excess_probability(count: int, of: int, other_count: int, other_of: int) -> float:
+    """The probability of `count` or more of the `count + other_count` events among `of` of `of + other_of` trials, if
+    all trials are equally likely to have one: Fisher's exact test, one-sided."""
+    events, trials = count + other_count, of + other_of
+
+    def combinations(n: int, k: int) -> float:
+        return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+    most, everything = min(events, of), combinations(trials, events)
+    terms = (
+        math.exp(combinations(of, k) + combinations(other_of, events - k) - everything)
+        for k in range(max(count, events - other_of), most + 1)
+    )
+    return min(1.0, math.fsum(terms))

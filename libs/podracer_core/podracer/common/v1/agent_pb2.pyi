@@ -404,6 +404,10 @@ class Evaluation(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
     CONFIRM_TIME_FIELD_NUMBER: _builtins.int
+    BROKEN_NUMBER_EPISODES_FIELD_NUMBER: _builtins.int
+    BROKEN_CODE_EPISODES_FIELD_NUMBER: _builtins.int
+    CUT_EPISODES_FIELD_NUMBER: _builtins.int
+    FIRST_BREAK_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """Identifier, unique within the job. The evaluating service chooses it."""
     agent: _builtins.str
@@ -426,6 +430,17 @@ class Evaluation(_message.Message):
     """Whether a greedy policy always gets the same return in this environment. The bounds then come from the
     environment's own statistic.
     """
+    broken_number_episodes: _builtins.int
+    """Episodes that ended because an observation, a reward or an action was NaN or infinite. They have no return: each was
+    played again with a seed derived from its seed, so that `returns` are of intact episodes only. Ranking and targets
+    count a broken episode with the lowest intact return known of the job.
+    """
+    broken_code_episodes: _builtins.int
+    """The same of episodes that ended because the environment raised an exception or its process died."""
+    cut_episodes: _builtins.int
+    """Of `returns`, those of episodes that the evaluation ended because the environment has no time limit."""
+    first_break: _builtins.str
+    """What broke first, for people: `step 13: the reward was nan`. Unset if nothing did."""
     @_builtins.property
     def checkpoint(self) -> Global___CheckpointReference:
         """The checkpoint that holds the evaluated weights. Unset while it has not been written."""
@@ -484,10 +499,14 @@ class Evaluation(_message.Message):
         deterministic: _builtins.bool = ...,
         statistics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         confirm_time: _duration_pb2.Duration | None = ...,
+        broken_number_episodes: _builtins.int = ...,
+        broken_code_episodes: _builtins.int = ...,
+        cut_episodes: _builtins.int = ...,
+        first_break: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "confirm_time", b"confirm_time", "create_time", b"create_time", "duration", b"duration", "train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "checkpoint", b"checkpoint", "confirm_time", b"confirm_time", "create_time", b"create_time", "deterministic", b"deterministic", "duration", b"duration", "env_steps", b"env_steps", "evaluation_id", b"evaluation_id", "lengths", b"lengths", "lower_bound", b"lower_bound", "mean", b"mean", "policy_version", b"policy_version", "purpose", b"purpose", "returns", b"returns", "seeds", b"seeds", "standard_deviation", b"standard_deviation", "statistics", b"statistics", "train_time", b"train_time", "upper_bound", b"upper_bound"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "broken_code_episodes", b"broken_code_episodes", "broken_number_episodes", b"broken_number_episodes", "checkpoint", b"checkpoint", "confirm_time", b"confirm_time", "create_time", b"create_time", "cut_episodes", b"cut_episodes", "deterministic", b"deterministic", "duration", b"duration", "env_steps", b"env_steps", "evaluation_id", b"evaluation_id", "first_break", b"first_break", "lengths", b"lengths", "lower_bound", b"lower_bound", "mean", b"mean", "policy_version", b"policy_version", "purpose", b"purpose", "returns", b"returns", "seeds", b"seeds", "standard_deviation", b"standard_deviation", "statistics", b"statistics", "train_time", b"train_time", "upper_bound", b"upper_bound"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
