@@ -110,7 +110,7 @@ def actor_for(kind: type[gymnasium.Env[Any, Any]]) -> NetworkActor:
 def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluator = GreedyEvaluator(Dice)
     monkeypatch.setattr(Dice, "broken", 2.0)
-    with pytest.raises(UserCodeFailed, match="Dice: all evaluation episodes broke, .*; the first: step 4: the world's"):
+    with pytest.raises(UserCodeFailed, match=r"Dice: all evaluation episodes broke, .*: step 4: the world's"):
         evaluator.evaluate(actor(), range(4))
     monkeypatch.setattr(Dice, "broken", 0.0)
     evaluator.evaluate(actor(), range(4))
@@ -119,20 +119,15 @@ def test_an_environment_that_always_breaks_is_an_error(monkeypatch: pytest.Monke
     assert (result.returns, result.broken) == ((), 12), "it has worked, so this policy is at fault"
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (Pendulum, "step 1: the policy's action was not finite"),
-        (CartPole, "step 1: the policy's action was not finite"),
-    ],
-)
-def test_a_policy_with_nan_has_no_return(kind: type[VecEnvironment], text: str) -> None:
+@pytest.mark.parametrize("kind", [Pendulum, CartPole])
+def test_a_policy_with_nan_has_no_return(kind: type[VecEnvironment]) -> None:
     """Its actions tell it; those of discrete spaces cannot, so there its weights do."""
     acting = actor(kind, members=2)
     acting.network.weights[-1][1].fill_(torch.nan)
     evaluator = GreedyEvaluator(kind)
     sound, wild = evaluator.evaluate(acting, range(5))
     assert (sound.episodes, sound.broken) == (5, 0)
+    text = "step 1: the policy's action was not finite"
     assert (wild.returns, wild.broken_numbers, wild.first_break) == ((), 5, text)
     assert (wild.mean, wild.std, wild.lower_bound, wild.upper_bound) == (-math.inf, 0.0, -math.inf, -math.inf)
     (alone,) = GreedyEvaluator(kind).evaluate(acting.member(1), range(5))
