@@ -187,7 +187,7 @@ def _problem(info: AlgorithmInfo, space: Space) -> str:
         return f"{cannot} {describe(space)}; it acts in {_spaces(info)}"
     match space:
         case BoxSpace(dtype=dtype) if not dtype.startswith("float"):
-            return f"{cannot} a Box of {dtype}; it acts in a Box of float"
+            return f"{cannot} a Box of {dtype}; it acts in a Box of float, and whole numbers may be a MultiDiscrete"
         case BoxSpace(size=0):
             return f"{cannot} an empty {describe(space)}"
         case BoxSpace(bounded=False) if info.bounded_actions:
