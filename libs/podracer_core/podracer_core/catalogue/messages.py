@@ -35,6 +35,9 @@ _DTYPES = {
     "int32": tensor_pb2.DATA_TYPE_INT32,
     "int64": tensor_pb2.DATA_TYPE_INT64,
     "bool": tensor_pb2.DATA_TYPE_BOOL,
+    "uint16": tensor_pb2.DATA_TYPE_UINT16,
+    "uint32": tensor_pb2.DATA_TYPE_UINT32,
+    "uint64": tensor_pb2.DATA_TYPE_UINT64,
 }
 _DTYPE_NAMES = {number: name for name, number in _DTYPES.items()} | {tensor_pb2.DATA_TYPE_UNSPECIFIED: "float32"}
 

@@ -87,8 +87,8 @@ def describe(space: Space) -> str:
             return f"Box{shape}"
         case DiscreteSpace(n=n):
             return f"Discrete({n})"
-        case MultiDiscreteSpace(nvec=nvec):
-            return f"MultiDiscrete({list(nvec)})"
+        case MultiDiscreteSpace(nvec=nvec, shape=shape):
+            return f"MultiDiscrete({list(nvec)}{f', shape {shape}' if shape else ''})"
         case MultiBinarySpace(shape=shape):
             return f"MultiBinary{shape}"
         case DictSpace(spaces=named):

@@ -26,6 +26,7 @@ from podracer_core.catalogue.spaces import (
     MultiDiscreteSpace,
     Space,
     TupleSpace,
+    describe,
 )
 from podracer_core.errors import InvalidInput
 
@@ -55,7 +56,7 @@ def from_gymnasium(space: gymnasium.Space[Any], name: str = "") -> Space:
             kind = type(space).__name__
             known = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
             advice = next((text for cls, text in _ADVICE.items() if isinstance(space, cls)), "")
-            where = f"the part {name}: " if name else ""
+            where = f"part {name}: " if name else ""
             message = f"{where}a {kind} space has no fixed size; {advice}supported are {known}"
             raise InvalidInput(message, space=kind, part=name)
 
@@ -123,7 +124,9 @@ def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
     try:
         flat = gym.utils.flatten_space(space)
     except ValueError:  # NumPy's, of a part that is an empty Dict or Tuple
-        raise InvalidInput(f"observations of {space} cannot be flattened: leave out parts that are empty") from None
+        raise InvalidInput(
+            f"observations of {describe(from_gymnasium(space))} cannot be flattened: leave out parts that are empty"
+        ) from None
     if isinstance(flat, gym.Box) and flat.shape == (size,):
         return gym.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), (size,), np.float32)
     raise InvalidInput(f"observations of {space} cannot be flattened", space=space)
@@ -135,7 +138,12 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         return space
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
         return space
-    message = f"actions in {space} are not supported; use {_instead(parts_of(from_gymnasium(space)))}"
+    try:
+        text = describe(known := from_gymnasium(space))
+        instead = _instead(parts_of(known))
+    except InvalidInput:
+        text, instead = str(space), "Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
+    message = f"actions in {text} are not supported; use {instead}"
     raise InvalidInput(message, reason="ACTION_SPACE_UNSUPPORTED", space=space)
 
 

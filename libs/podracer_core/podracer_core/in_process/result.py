@@ -123,8 +123,8 @@ class Policy:
 
     def _to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         match self.action_space:
-            case gymnasium.spaces.Box(low=low, high=high):
-                return np.asarray(np.clip(actions, low, high))
+            case gymnasium.spaces.Box(low=low, high=high, dtype=dtype):
+                return np.asarray(np.clip(actions, low, high), dtype)
             case gymnasium.spaces.Discrete(start=start) | gymnasium.spaces.MultiDiscrete(start=start):
                 return np.asarray(actions + start)
             case _:
