@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def from_gymnasium(space: gymnasium.Space[Any], name: str = "") -> Space:
     """The catalogue's value for `space`; InvalidInput for kinds without a fixed size (Text, Graph, Sequence, OneOf).
-    `name`: of the part of another space that it is."""
+    `name`: of the part that it is, "/arm/0"."""
     match space:
         case gym.Box():
             return BoxSpace(_bound(space.low), _bound(space.high), space.shape, space.dtype.name)
@@ -48,15 +48,15 @@ def from_gymnasium(space: gymnasium.Space[Any], name: str = "") -> Space:
         case gym.MultiBinary():
             return MultiBinarySpace(space.shape)
         case gym.Dict():
-            named = ((str(key), from_gymnasium(inner, _join(name, key))) for key, inner in space.spaces.items())
-            return DictSpace(tuple(named))
+            return DictSpace(tuple((str(key), from_gymnasium(inner, f"{name}/{key}")) for key, inner in space.items()))
         case gym.Tuple():
-            return TupleSpace(tuple(from_gymnasium(inner, _join(name, key)) for key, inner in enumerate(space.spaces)))
+            parts = enumerate(space.spaces)
+            return TupleSpace(tuple(from_gymnasium(inner, f"{name}/{key}") for key, inner in parts))
         case _:
             kind = type(space).__name__
             known = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
             advice = next((text for cls, text in _ADVICE.items() if isinstance(space, cls)), "")
-            where = f"part {name}: " if name else ""
+            where = f"part {name[1:]}: " if name else ""
             message = f"{where}a {kind} space has no fixed size; {advice}supported are {known}"
             raise InvalidInput(message, space=kind, part=name)
 
@@ -67,10 +67,6 @@ _ADVICE: dict[type[gymnasium.Space[Any]], str] = {
     gym.Graph: "give nodes and edges as Boxes of fixed sizes; ",
     gym.OneOf: "use a Dict with a part for each alternative and a Discrete for which it is; ",
 }
-
-
-def _join(name: str, key: object) -> str:
-    return f"{name}/{key}" if name else str(key)
 
 
 def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
@@ -150,16 +146,11 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 def _instead(parts: list[Part]) -> str:
     """The space of actions that says the same as several parts, or as an array."""
     numbers = [part for part in parts if isinstance(part.space, BoxSpace)]
-    switches = [part for part in parts if isinstance(part.space, MultiBinarySpace)]
-    if not parts or parts == numbers:
-        return f"a Box of {sum(part.size for part in parts) or 'one or more'} numbers"
-    if parts == switches:
-        return f"MultiBinary({sum(part.size for part in parts)})"
-    if not numbers:
-        counts = [len(choice) for part in parts for choice in part.choices or [range(2)] * part.size]
-        return f"MultiDiscrete({counts})"
-    one, other = numbers[0].name, next(part.name for part in parts if part not in numbers)
-    return f"one Box or one MultiDiscrete for all parts: {one} has numbers, {other} has choices"
+    choices = [len(choice) for part in parts for choice in part.choices or [range(2)] * part.size]
+    if not numbers or numbers == parts:
+        return f"one Box of {sum(part.size for part in parts)} numbers" if numbers else f"MultiDiscrete({choices})"
+    other = next(part.name for part in parts if part not in numbers)
+    return f"one Box or one MultiDiscrete for all: {numbers[0].name} has numbers, {other} has choices"
 
 
 def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:
