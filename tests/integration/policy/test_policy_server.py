@@ -148,7 +148,7 @@ def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> N
     nothing_allowed = tensor([[0] * 4], "bool", tensor_pb2.DATA_TYPE_BOOL)
     cut = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1, 3], inline=b"1234")
     bad: list[tuple[dict[str, object], str]] = [
-        ({}, "exactly one of observations and values"),
+        ({}, "exactly one of observations, values and parts"),
         ({"observations": right, "values": [0.0] * 3}, "exactly one"),
         ({"observations": tensor([[0.0] * 4])}, r"observations.shape: expected \[B, 3\], or \[3\] .* got \[1, 4\]"),
         ({"observations": tensor(np.zeros((0, 3)))}, "expected 1 to 1024 rows, got 0"),

@@ -89,8 +89,8 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], message: str) -> No
         (ROBOT, "the policy sees speed (2 numbers), gear (one-hot, 3 numbers), armed (2 numbers)"),
         (
             spaces.Dict(camera=spaces.Box(0, 255, (84, 84, 4), np.uint8)),
-            "the policy sees camera (an image 84×84×4: flattened into 28,224 numbers; "
-            "use a Box of three axes alone for convolutions)",
+            "the policy sees camera (an image 84×84×4, flattened into 28,224 numbers; "
+            "convolutions read a uint8 Box of three axes that is the whole observation)",
         ),
         (spaces.Dict(), "the policy sees a constant 0: the observation is empty"),
     ],

@@ -46,10 +46,10 @@ class Part:
     def __str__(self) -> str:
         words = f"{'one-hot, ' if self.choices else ''}{self.size:,} number{'' if self.size == 1 else 's'}"
         if len(self.shape) > 1 and not self.choices and self.size:
-            is_image = getattr(self.space, "dtype", "") == "uint8" and len(self.shape) <= 3
-            hint = "; use a Box of three axes alone for convolutions" if is_image else ""
+            is_image = len(self.shape) == 3 or (getattr(self.space, "dtype", "") == "uint8" and len(self.shape) == 2)
+            hint = "; convolutions read a uint8 Box of three axes that is the whole observation" if is_image else ""
             kind = "an image" if is_image else "an array"
-            words = f"{kind} {'×'.join(map(str, self.shape))}: flattened into {words}{hint}"
+            words = f"{kind} {'×'.join(map(str, self.shape))}, flattened into {words}{hint}"
         return f"{self.name} ({words})"
 
 
