@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -33,6 +34,11 @@ def random_policy(
         size = groups["normalizer"][name].shape
         groups["normalizer"][name] = shift + 0.5 * torch.rand(size, generator=generator)
     return Checkpoint(groups, policy_metadata(f"a{seed}", algorithm, shared, environment, observations, actions), {})
+
+
+def with_original_space(checkpoint: Checkpoint, space: Space) -> Checkpoint:
+    """As it is stored of an environment whose observations its batch has flattened."""
+    return replace(checkpoint, metadata={**checkpoint.metadata, "observation_space": to_json(from_gymnasium(space))})
 
 
 def trained_policies(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.carriers.inline import decode_tensor, encode_tensor
 from podracer_core.catalogue.messages import space_to_message
+from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of
 from podracer_core.errors import InvalidInput
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
@@ -21,13 +23,20 @@ MAX_ROWS = 1024
 _PART = {"observations": "observation", "action_masks": "mask"}
 
 
-def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
-    """The observations for the policy, [B, *obs]. Raises InvalidInput with the field, the expected and the found."""
-    if request.HasField("observations") == bool(request.values):
-        raise _refused("observations", "expected exactly one of observations and values")
+def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> tuple[Tensor, bool]:
+    """The observations for the policy, [B, *obs], and whether it is one without an axis for the batch. Raises
+    InvalidInput with the field, the expected and the found."""
+    parts = parts_of(policy.original_space)
+    given = request.HasField("observations") + bool(request.values) + bool(request.parts)
+    if given > 1 or (not given and parts):
+        raise _refused("observations", "expected exactly one of observations, values and parts")
     if request.values:
-        return _from_values(request, policy)
-    observations = _decoded("observations", request.observations)
+        return _from_values(request, policy), False
+    if not request.HasField("observations"):
+        return _from_parts({name: _decoded(f"parts.{name}", value) for name, value in request.parts.items()}, policy)
+    observations, shape = _decoded("observations", request.observations), tuple(request.observations.shape)
+    if [part.name for part in parts] == [WHOLE] and shape == parts[0].shape != policy.observation_shape:
+        return _from_parts({WHOLE: observations}, policy)
     if observations.dtype == torch.float64 and policy.observation_dtype == torch.float32:
         _require_finite(observations)
         observations = observations.float()
@@ -36,7 +45,7 @@ def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:
         raise _refused("observations.dtype", f"expected {expected}, got {found}")
     observations = _rows("observations", observations, policy.observation_shape)
     _require_finite(observations)
-    return observations
+    return observations, shape == policy.observation_shape
 
 
 def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor | None:
@@ -59,9 +68,8 @@ def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor 
     return masks
 
 
-def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy) -> pb.ActResponse:
-    """actions [B, *action]; a batch of one loses its axis where the observation had none."""
-    alone = request.HasField("observations") and len(request.observations.shape) == len(policy.observation_shape)
+def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy, *, alone: bool) -> pb.ActResponse:
+    """actions [B, *action]; those of one observation `alone` lose their first axis."""
     shaped = encode_tensor(actions[0] if alone else actions)
     response = pb.ActResponse(actions=shaped, policy=policy.name, version=policy.version)
     if request.values:
@@ -81,9 +89,26 @@ def policy_message(policy: ServedPolicy, policies: ServedPolicies) -> pb.Policy:
         observation_space=space_to_message(policy.observation_space),
         action_space=space_to_message(policy.action_space),
         request_count=policy.request_count,
+        original_observation_space=space_to_message(policy.original_space),
     )
+    for part in parts_of(policy.original_space):
+        message.parts.add(name=part.name, space=space_to_message(part.space), offset=part.offset, size=part.size)
     message.load_time.FromNanoseconds(int(policy.load_time * 1e9))
     return message
+
+
+def _from_parts(parts: Mapping[str, Tensor], policy: ServedPolicy) -> tuple[Tensor, bool]:
+    for part in parts_of(policy.original_space):
+        value = parts.get(part.name)
+        if value is not None and value.dim() > len(part.shape) and not 1 <= len(value) <= MAX_ROWS:
+            raise _refused(f"parts.{part.name}", f"expected 1 to {MAX_ROWS} rows, got {len(value)}")
+    try:
+        rows, alone = flat_rows(policy.original_space, {name: tensor.numpy() for name, tensor in parts.items()})
+    except InvalidInput as error:
+        raise _refused("parts", error.message) from error
+    observations = torch.from_numpy(rows).to(policy.observation_dtype).view(-1, *policy.observation_shape)
+    _require_finite(observations, "parts")
+    return observations, alone
 
 
 def _from_values(request: pb.ActRequest, policy: ServedPolicy) -> Tensor:

@@ -118,10 +118,10 @@ class PolicyService(PolicyServiceServicer):
     async def _act(self, request: pb.ActRequest, remaining_s: float | None) -> pb.ActResponse:
         deadline = None if remaining_s is None else time.monotonic() + remaining_s
         policy = self._find(request.policy, request.version)
-        observations = observations_of(request, policy)
+        observations, alone = observations_of(request, policy)
         masks = masks_of(request, policy, len(observations))
         actions = await self._batcher.act(policy, observations, masks, deadline)
-        return response_of(actions, request, policy)
+        return response_of(actions, request, policy, alone=alone)
 
     async def _answer(self, request: pb.ActStreamRequest) -> pb.ActStreamResponse:
         try:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import grpc
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_client import PolicyClient
+from podracer_core.catalogue.messages import space_from_message
 from podracer_core.checkpoint import load_ensemble_policy, load_policy, pack_policy
+from podracer_core.environments.spaces import from_gymnasium, observation_array_space
 from podracer_core.errors import (
     AlreadyExists,
     DataCorrupted,
@@ -26,7 +29,7 @@ from podracer_core.errors import (
     PodracerError,
     Unauthenticated,
 )
-from support.policies import random_policy
+from support.policies import random_policy, with_original_space
 from support.processes import wait_until
 
 from .conftest import BOX, CHOICE, Site, torque_policy
@@ -64,6 +67,42 @@ def test_acts_as_the_local_policy_does(site: Site) -> None:
         np.testing.assert_allclose(
             client.policy_service.Act(numbers).values, expected["alone"].ravel(), rtol=0, atol=1e-6
         )
+
+
+def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
+    hand = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(32), gymnasium.spaces.Discrete(2, start=1)])
+    robot = gymnasium.spaces.Dict(speed=BOX, camera=gymnasium.spaces.Box(0, 9, (2, 2), np.uint16), hand=hand)
+    stored = {
+        name: with_original_space(random_policy("ppo", observation_array_space(space), CHOICE, 0), space)
+        for name, space in {"hand": hand, "robot": robot, "empty": gymnasium.spaces.Dict()}.items()
+    }
+    site.serve(policies=",".join(f"{name}={site.checkpoint(name, policy)}" for name, policy in stored.items()))
+    with site.client() as client:
+        described = client.policy("robot")
+        assert space_from_message(described.original_observation_space) == from_gymnasium(robot)
+        assert described.observation_space.box.shape == [41]
+        places = [(part.name, part.offset, part.size) for part in described.parts]
+        assert places == [("speed", 0, 3), ("camera", 3, 4), ("hand/0", 7, 32), ("hand/1", 39, 2)]
+        robot.seed(0)
+        for name, observations in {
+            "robot": [robot.sample() for _ in range(8)],
+            "hand": [(card, ace) for card in range(0, 32, 5) for ace in (1, 2)],
+        }.items():
+            rows = np.array(
+                [gymnasium.spaces.flatten(robot if name == "robot" else hand, each) for each in observations]
+            )
+            expected = client.act(rows, policy=name)
+            assert [int(client.act(each, policy=name)) for each in observations] == expected.tolist()
+        batch = (np.array([one for one, _ in observations]), np.array([two for _, two in observations]))
+        assert client.act(batch, policy="hand").tolist() == expected.tolist()
+        assert client.act({}, policy="empty").shape == ()
+        for wrong, message in (
+            ((3, 5), "parts: 1: expected a whole number from 1 to 2, got 5"),
+            ((3,), r"expected Tuple\(Discrete\(32\), Discrete\(2\)\), got the parts 0"),
+            ((np.zeros(2000), np.ones(2000)), "expected 1 to 1024 rows, got 2000"),
+        ):
+            with pytest.raises(InvalidInput, match=message):
+                client.act(wrong, policy="hand")
 
 
 def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> None:
@@ -109,7 +148,7 @@ def test_wrong_requests_are_refused_by_field_and_change_nothing(site: Site) -> N
     nothing_allowed = tensor([[0] * 4], "bool", tensor_pb2.DATA_TYPE_BOOL)
     cut = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1, 3], inline=b"1234")
     bad: list[tuple[dict[str, object], str]] = [
-        ({}, "exactly one of observations and values"),
+        ({}, "exactly one of observations, values and parts"),
         ({"observations": right, "values": [0.0] * 3}, "exactly one"),
         ({"observations": tensor([[0.0] * 4])}, r"observations.shape: expected \[B, 3\], or \[3\] .* got \[1, 4\]"),
         ({"observations": tensor(np.zeros((0, 3)))}, "expected 1 to 1024 rows, got 0"),

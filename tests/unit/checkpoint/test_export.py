@@ -35,6 +35,7 @@ from podracer_core.checkpoint.policy import random_observations
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.storage.folder import FolderStore
+from support.policies import random_policy, with_original_space
 
 Space = gymnasium.Space[Any]
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
@@ -159,14 +160,23 @@ def test_every_kind_of_policy_can_be_exported(
     torch.testing.assert_close(loaded(observation), greedy + start, rtol=1e-6, atol=1e-5)
 
 
-def test_an_export_tells_where_it_is_from(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> None:
+    robot = gymnasium.spaces.Dict(gear=gymnasium.spaces.Discrete(3, start=1), arms=gymnasium.spaces.Box(0, 1, (3,)))
+    vector = gymnasium.spaces.Box(-np.inf, np.inf, (6,))
+    checkpoint = with_original_space(random_policy("ppo", vector, ACTIONS[FIRST], 0), robot)
     extra = {"podracer.json": ""}
     export_policy(checkpoint, tmp_path / "policy.pt2")
     torch.export.load(tmp_path / "policy.pt2", extra_files=extra)
     export_policy(checkpoint, tmp_path / "policy.onnx", "onnx")
     model = onnxruntime.InferenceSession(tmp_path / "policy.onnx").get_modelmeta().custom_metadata_map
     for text in (extra["podracer.json"], model["podracer.json"]):
-        assert json.loads(text)["agent"] == "projects/p/jobs/j/agents/a"
+        metadata = json.loads(text)
+        assert metadata["agent"] == "projects/default/jobs/j/agents/a0"
+        assert spaces.from_json(metadata["observation_space"]) == from_gymnasium(robot)
+        assert metadata["observation_parts"] == [
+            {"name": "gear", "offset": 0, "size": 3, "shape": [], "kind": "one_hot", "first": [1]},
+            {"name": "arms", "offset": 3, "size": 3, "shape": [3], "kind": "numbers"},
+        ]
 
 
 def test_the_batch_of_an_onnx_file_is_open(checkpoint: Checkpoint, tmp_path: Path) -> None:

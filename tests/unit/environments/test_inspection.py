@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from podracer_core.catalogue.environments import BUILT_IN, ENTRY_POINT_GROUP, EnvironmentSpec
+from podracer_core.catalogue.messages import space_from_message
 from podracer_core.catalogue.spaces import BoxSpace, DictSpace, DiscreteSpace
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
@@ -18,6 +19,7 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, UserCodeFailed
+from podracer_core.training.messages import inspected
 
 FOLDER = str(Path(__file__).parent)
 
@@ -46,10 +48,12 @@ def test_gymnasiums() -> None:
 
 
 def test_a_users() -> None:
-    observation_space, action_space, limit, *_ = inspect_environment(user_spec("DictObservations"))
-    assert isinstance(observation_space, DictSpace)
-    assert action_space == DiscreteSpace(3, start=1)
-    assert limit is None
+    found = inspected(user_spec("DictObservations"), 60.0)
+    assert isinstance(space_from_message(found.observation_space), DictSpace)
+    assert space_from_message(found.action_space) == DiscreteSpace(3, start=1)
+    assert found.max_episode_steps == 0
+    parts = "count (1 number), place/0 (one-hot, 4 numbers), place/1 (2 numbers)"
+    assert found.preparation == f"the policy sees {parts}"
 
 
 @pytest.mark.parametrize(

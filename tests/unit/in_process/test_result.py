@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -42,7 +43,10 @@ def test_a_policy_takes_one_observation_or_many(cartpole: podracer.Result) -> No
 
 @pytest.mark.parametrize(
     ("observation", "message"),
-    [(np.zeros(3), r"expected the shape \[4\] or \[B, 4\], got \[3\]"), ({"a": 1}, "flatten observations")],
+    [
+        (np.zeros(3), r"expected the shape \[4\] or \[B, 4\], got \[3\]"),
+        ({"a": 1}, "got the parts a; gymnasium.spaces.flat"),
+    ],
 )
 def test_a_policy_refuses_other_shapes(cartpole: podracer.Result, observation: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -63,6 +67,45 @@ def test_discrete_actions_begin_where_the_space_does() -> None:
 
     result = podracer.train(FromFive, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False)
     assert set(result.policy(np.eye(2)).tolist()) <= {5, 6}
+
+
+def test_a_dict_is_taken_as_the_environment_gives_it(tmp_path: Path) -> None:
+    class Robot(Lights):
+        observation_space = gymnasium.spaces.Dict(
+            speed=gymnasium.spaces.Box(-1e5, 1e5, (), np.float64), gear=gymnasium.spaces.Discrete(3, start=1)
+        )
+
+        def _next(self) -> Any:
+            super()._next()
+            return {"gear": 1 + self.light, "speed": np.array(7.0)}
+
+    class Turned(Robot):
+        observation_space = gymnasium.spaces.Dict(list(Robot.observation_space.items())[::-1])
+
+    trained = podracer.train(Robot, members=1, envs_per_member=2, steps=128, hyperparameters=FAST, progress=False)
+    assert trained.treatment == "the policy sees speed (1 number), gear (one-hot, 3 numbers)"
+    result = podracer.load(trained.save(tmp_path / "robot.safetensors"))
+    assert result.policy.observation_space == Robot.observation_space
+    observations = [{"gear": gear, "speed": 100.0 * gear} for gear in (1, 2, 3)]
+    rows = [gymnasium.spaces.flatten(Robot.observation_space, each) for each in observations]
+    expected = result.policy(np.array(rows)).tolist()
+    assert [int(result.policy(each)) for each in observations] == expected == result.policy(observations).tolist()
+    assert result.policy({"gear": [1, 2, 3], "speed": [100, 200, 300]}).tolist() == expected
+    with pytest.raises(InvalidInput, match=r"observations in Dict\(speed: .*, but .* has Dict\(gear: "):
+        podracer.load(tmp_path / "robot.safetensors", Turned).evaluate(1)
+
+
+def test_a_policy_draws_from_its_distribution() -> None:
+    short = {"members": 1, "envs_per_member": 2, "steps": 128, "progress": False}
+    policy = podracer.train(Lights, hyperparameters=FAST, **short).policy
+    many = np.tile(np.eye(2), (200, 1))
+    drawn = policy(many, deterministic=False, seed=3)
+    assert np.array_equal(drawn, policy(many, deterministic=False, seed=3))
+    assert not np.array_equal(drawn, policy(many, deterministic=False, seed=4))
+    assert 0 < np.abs(drawn - policy(many)).mean() < 1
+    assert set(policy(many, np.tile([True, False], (400, 1)), deterministic=False).tolist()) == {0}
+    with pytest.raises(PreconditionFailed, match="d3qn has no distribution to draw from, only its best action"):
+        podracer.train(Lights, "d3qn", **short).policy(many, deterministic=False)
 
 
 @pytest.mark.parametrize("name", ["best", "deep/best", "best.safetensors"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from podracer.common.v1 import file_pb2, tensor_pb2
 from podracer.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
 from podracer_client.servers.connection import TLS_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, token_source
+from podracer_core.catalogue.observations import named_values
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.tls import TlsFolder
 
 __all__ = ["PolicyAnswer", "PolicyClient"]
+
+Observation = ArrayLike | Mapping[Any, Any] | tuple[Any, ...]
 
 _SERVICE = "/podracer.policy.v1.PolicyService/"
 _IDEMPOTENT = tuple(_SERVICE + method for method in ("Act", "ListPolicies", "GetPolicy", "UnloadPolicy"))
@@ -97,7 +100,7 @@ class PolicyClient:
 
     def act(
         self,
-        observation: ArrayLike,
+        observation: Observation,
         *,
         policy: str = "",
         version: str = "",
@@ -106,7 +109,8 @@ class PolicyClient:
     ) -> NDArray[Any]:
         """Greedy actions: observation […obs] -> […action], a batch [B, …obs] -> [B, …action].
 
-        observation   an array, or nested lists of numbers; images as arrays of uint8
+        observation   an array, or nested lists of numbers; images as arrays of uint8. A dict or a tuple is taken as the
+                      environment gives it; each of its parts may have an axis for a batch in front
         policy        unset: the only served one; `version` unset: the current one
         action_mask   the allowed choices, [n] or [B, n]
         """
@@ -116,7 +120,7 @@ class PolicyClient:
 
     def answer(
         self,
-        observation: ArrayLike,
+        observation: Observation,
         *,
         policy: str = "",
         version: str = "",
@@ -124,9 +128,12 @@ class PolicyClient:
         timeout_s: float | None = None,
     ) -> PolicyAnswer:
         """Like `act`, with the policy and version that acted."""
-        request = policy_service_pb2.ActRequest(
-            policy=policy, version=version, observations=_message("observation", observation)
-        )
+        request = policy_service_pb2.ActRequest(policy=policy, version=version)
+        if isinstance(observation, Mapping | tuple):
+            for name, value in named_values(observation):
+                request.parts[name].CopyFrom(_message(name, value))
+        else:
+            request.observations.CopyFrom(_message("observation", observation))
         if action_mask is not None:
             request.action_masks.CopyFrom(_message("action_mask", np.asarray(action_mask, dtype=np.bool_)))
         response = self.policy_service.Act(request, timeout=timeout_s)

@@ -187,9 +187,9 @@ def _problem(info: AlgorithmInfo, space: Space) -> str:
         return f"{cannot} {describe(space)}; it acts in {_spaces(info)}"
     match space:
         case BoxSpace(dtype=dtype) if not dtype.startswith("float"):
-            return f"{cannot} a Box of {dtype}; it acts in a Box of float"
+            return f"{cannot} a Box of {dtype}; it acts in a Box of float, or whole numbers as a MultiDiscrete"
         case BoxSpace(size=0):
-            return f"{cannot} an empty {describe(space)}"
+            return f"{cannot} an empty {describe(space)}; an action has one number or more"
         case BoxSpace(bounded=False) if info.bounded_actions:
             return f"{cannot} {describe(space)} without bounds; it needs finite bounds, low and high, of every action"
         case MultiBinarySpace(shape=shape) if len(shape) != 1:

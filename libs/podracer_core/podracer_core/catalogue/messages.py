@@ -35,6 +35,9 @@ _DTYPES = {
     "int32": tensor_pb2.DATA_TYPE_INT32,
     "int64": tensor_pb2.DATA_TYPE_INT64,
     "bool": tensor_pb2.DATA_TYPE_BOOL,
+    "uint16": tensor_pb2.DATA_TYPE_UINT16,
+    "uint32": tensor_pb2.DATA_TYPE_UINT32,
+    "uint64": tensor_pb2.DATA_TYPE_UINT64,
 }
 _DTYPE_NAMES = {number: name for name, number in _DTYPES.items()} | {tensor_pb2.DATA_TYPE_UNSPECIFIED: "float32"}
 
@@ -53,8 +56,9 @@ def space_to_message(space: Space) -> environment_pb2.Space:
             message.box.high.extend(high if isinstance(high, tuple) else (high,))
         case DiscreteSpace(n, start):
             message.discrete.n, message.discrete.start = n, start
-        case MultiDiscreteSpace(nvec, starts):
+        case MultiDiscreteSpace(nvec, starts, shape):
             message.multi_discrete.SetInParent()
+            message.multi_discrete.shape.extend(shape)
             message.multi_discrete.nvec.extend(nvec)
             message.multi_discrete.start.extend(starts)
         case MultiBinarySpace(shape):
@@ -81,7 +85,8 @@ def space_from_message(message: environment_pb2.Space) -> Space:
         case "discrete":
             return DiscreteSpace(message.discrete.n, message.discrete.start)
         case "multi_discrete":
-            return MultiDiscreteSpace(tuple(message.multi_discrete.nvec), tuple(message.multi_discrete.start))
+            many = message.multi_discrete
+            return MultiDiscreteSpace(tuple(many.nvec), tuple(many.start), tuple(many.shape))
         case "multi_binary":
             return MultiBinarySpace(tuple(message.multi_binary.shape))
         case "dict":

@@ -48,10 +48,12 @@ class DiscreteSpace:
 
 @dataclass(frozen=True, slots=True)
 class MultiDiscreteSpace:
-    """Vectors whose element j is in start[j] … start[j] + nvec[j] - 1; an empty `start` means zeros."""
+    """Vectors whose element j is in start[j] … start[j] + nvec[j] - 1; an empty `start` means zeros. `shape`: of an
+    array of several axes, whose elements are counted row by row; else empty."""
 
     nvec: tuple[int, ...]
     start: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,8 @@ def describe(space: Space) -> str:
             return f"Box{shape}"
         case DiscreteSpace(n=n):
             return f"Discrete({n})"
-        case MultiDiscreteSpace(nvec=nvec):
-            return f"MultiDiscrete({list(nvec)})"
+        case MultiDiscreteSpace(nvec=nvec, shape=shape):
+            return f"MultiDiscrete({list(nvec)}{f', shape {shape}' if shape else ''})"
         case MultiBinarySpace(shape=shape):
             return f"MultiBinary{shape}"
         case DictSpace(spaces=named):
@@ -108,8 +110,9 @@ def to_json(space: Space) -> dict[str, Any]:
             }
         case DiscreteSpace(n, start):
             return {"kind": "discrete", "n": n, "start": start}
-        case MultiDiscreteSpace(nvec, starts):
-            return {"kind": "multi_discrete", "nvec": list(nvec), "start": list(starts)}
+        case MultiDiscreteSpace(nvec, starts, shape):
+            flat: dict[str, Any] = {"kind": "multi_discrete", "nvec": list(nvec), "start": list(starts)}
+            return flat | ({"shape": list(shape)} if shape else {})
         case MultiBinarySpace(shape):
             return {"kind": "multi_binary", "shape": list(shape)}
         case DictSpace(named):
@@ -128,7 +131,8 @@ def from_json(value: Mapping[str, Any]) -> Space:
             case "discrete":
                 return DiscreteSpace(int(value["n"]), int(value["start"]))
             case "multi_discrete":
-                return MultiDiscreteSpace(tuple(int(n) for n in value["nvec"]), tuple(int(n) for n in value["start"]))
+                lists = (value["nvec"], value["start"], value.get("shape", ()))
+                return MultiDiscreteSpace(*(tuple(int(n) for n in numbers) for numbers in lists))
             case "multi_binary":
                 return MultiBinarySpace(tuple(int(n) for n in value["shape"]))
             case "dict":

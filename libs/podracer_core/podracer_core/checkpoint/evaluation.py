@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.observations import parts_of
+from podracer_core.catalogue.spaces import BoxSpace, describe
 from podracer_core.checkpoint.ensemble import load_ensemble
 from podracer_core.checkpoint.objects import Checkpoint
-from podracer_core.checkpoint.policy import array_spaces, load_actor, random_observations
+from podracer_core.checkpoint.policy import array_spaces, load_actor, original_space, random_observations
 from podracer_core.environments.registry import evaluates_alike, make_vec_environment
 from podracer_core.environments.spaces import action_array_space, observation_array_space
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -59,8 +61,16 @@ def require_spaces(checkpoint: Checkpoint, environment: VecEnvironment, name: st
     expected = array_spaces(checkpoint)
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
     # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
-    fit = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype), expected[1] == found[1]
-    for part, fits, want, have in zip(("observation", "action"), fit, expected, found, strict=True):
+    is_seen = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype)
+    told = [(str(want), str(have)) for want, have in zip(expected, found, strict=True)]
+    trained, there = original_space(checkpoint), environment.original_space
+    if there is not None and not isinstance(trained, BoxSpace) and not isinstance(there, BoxSpace):
+        told[0] = describe(trained), describe(there)
+        is_seen &= [(one.name, one.size) for one in parts_of(trained)] == [
+            (one.name, one.size) for one in parts_of(there)
+        ]
+    fit = is_seen, expected[1] == found[1]
+    for part, fits, (want, have) in zip(("observation", "action"), fit, told, strict=True):
         if not fits:
             environment.close()
             message = f"the policy was made for {part}s in {want}, but {name} has {have} with these arguments"

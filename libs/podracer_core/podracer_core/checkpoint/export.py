@@ -23,11 +23,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from podracer_core.catalogue.observations import parts_of
 from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
 from podracer_core.checkpoint.objects import Checkpoint
-from podracer_core.checkpoint.policy import load_policy, random_observations
+from podracer_core.checkpoint.policy import load_policy, original_space, random_observations
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 MOST_DIFFERENCE = 1e-5
@@ -60,7 +61,8 @@ def export_policy(
     unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed if the format
     needs a missing package (EXPORT_FORMAT), or the file does not act alike (EXPORT_DIFFERS).
     """
-    return _export(lambda: load_policy(checkpoint), checkpoint, dict(checkpoint.metadata), path, format, observed)
+    metadata = {**checkpoint.metadata, **_layout(checkpoint)}
+    return _export(lambda: load_policy(checkpoint), checkpoint, metadata, path, format, observed)
 
 
 def export_ensemble(
@@ -78,6 +80,7 @@ def export_ensemble(
     metadata = {
         "ensemble": rule_of(checkpoints, rule),
         "policies": [dict(checkpoint.metadata) for checkpoint in checkpoints],
+        **_layout(checkpoints[0]),
     }
     return _export(lambda: load_ensemble_policy(checkpoints, rule), checkpoints[0], metadata, path, format, observed)
 
@@ -105,6 +108,11 @@ def compare(trained: nn.Module, exported: Callable[[Tensor], Tensor], observatio
                 f"{MOST_DIFFERENCE:g} is allowed"
             )
     return Compared(largest, len(observations))
+
+
+def _layout(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The places of an observation's parts in what the file takes."""
+    return {"observation_parts": [part.to_json() for part in parts_of(original_space(checkpoint))]}
 
 
 def _export(

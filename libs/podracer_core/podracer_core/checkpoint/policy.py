@@ -64,6 +64,12 @@ def network_of(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]]:
     return info.name, {name: values[name] for name in network}
 
 
+def original_space(checkpoint: Checkpoint) -> spaces.Space:
+    """The observation space of the environment; only of its batch if an earlier version has written the checkpoint.
+    Raises InvalidInput as `load_actor`."""
+    return _space(checkpoint, "observation_space")
+
+
 def array_spaces(checkpoint: Checkpoint) -> tuple[gymnasium.spaces.Box, gymnasium.Space[Any]]:
     """The spaces of observations and actions in a batch of environments. Raises InvalidInput as `load_actor`."""
     observation_space, action_space = (

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
+from podracer_core.catalogue.observations import Part, parts_of
 from podracer_core.catalogue.spaces import (
     Bound,
     BoxSpace,
@@ -25,6 +26,7 @@ from podracer_core.catalogue.spaces import (
     MultiDiscreteSpace,
     Space,
     TupleSpace,
+    describe,
 )
 from podracer_core.errors import InvalidInput
 
@@ -32,26 +34,39 @@ if TYPE_CHECKING:
     from podracer_core.catalogue.environments import EnvironmentInfo
 
 
-def from_gymnasium(space: gymnasium.Space[Any]) -> Space:
-    """The catalogue's value for `space`; InvalidInput for kinds without a fixed size (Text, Graph, Sequence, OneOf)."""
+def from_gymnasium(space: gymnasium.Space[Any], name: str = "") -> Space:
+    """The catalogue's value for `space`; InvalidInput for kinds without a fixed size (Text, Graph, Sequence, OneOf).
+    `name`: of the part that it is, "/arm/0"."""
     match space:
         case gym.Box():
             return BoxSpace(_bound(space.low), _bound(space.high), space.shape, space.dtype.name)
         case gym.Discrete():
             return DiscreteSpace(int(space.n), int(space.start))
         case gym.MultiDiscrete():
-            start = tuple(int(n) for n in space.start.ravel())
-            return MultiDiscreteSpace(tuple(int(n) for n in space.nvec.ravel()), start if any(start) else ())
+            nvec, start = (tuple(int(n) for n in numbers.ravel()) for numbers in (space.nvec, space.start))
+            return MultiDiscreteSpace(nvec, start if any(start) else (), space.shape if len(space.shape) > 1 else ())
         case gym.MultiBinary():
             return MultiBinarySpace(space.shape)
         case gym.Dict():
-            return DictSpace(tuple((str(name), from_gymnasium(inner)) for name, inner in space.spaces.items()))
+            return DictSpace(tuple((str(key), from_gymnasium(inner, f"{name}/{key}")) for key, inner in space.items()))
         case gym.Tuple():
-            return TupleSpace(tuple(from_gymnasium(inner) for inner in space.spaces))
+            parts = enumerate(space.spaces)
+            return TupleSpace(tuple(from_gymnasium(inner, f"{name}/{key}") for key, inner in parts))
         case _:
             kind = type(space).__name__
             known = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
-            raise InvalidInput(f"a {kind} space has no fixed size; supported are {known}", space=kind)
+            advice = next((text for cls, text in _ADVICE.items() if isinstance(space, cls)), "")
+            where = f"part {name[1:]}: " if name else ""
+            message = f"{where}a {kind} space has no fixed size; {advice}supported are {known}"
+            raise InvalidInput(message, space=kind, part=name)
+
+
+_ADVICE: dict[type[gymnasium.Space[Any]], str] = {
+    gym.Text: "leave it out or encode it as numbers; ",
+    gym.Sequence: "pad it to a Box of a fixed length; ",
+    gym.Graph: "give nodes and edges as Boxes of fixed sizes; ",
+    gym.OneOf: "use a Dict with a part for each alternative and a Discrete for which it is; ",
+}
 
 
 def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
@@ -66,8 +81,9 @@ def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
             )
         case DiscreteSpace(n, start):
             return gym.Discrete(n, start=start)
-        case MultiDiscreteSpace(nvec, starts):
-            return gym.MultiDiscrete(np.array(nvec), start=np.array(starts or [0] * len(nvec)))
+        case MultiDiscreteSpace(nvec, starts, shape):
+            counts, first = np.array(nvec), np.array(starts or [0] * len(nvec))
+            return gym.MultiDiscrete(counts.reshape(shape or -1), start=first.reshape(shape or -1))
         case MultiBinarySpace(shape):
             return gym.MultiBinary(shape)
         case DictSpace(named):
@@ -88,17 +104,25 @@ def spaces_of(info: EnvironmentInfo) -> tuple[gymnasium.Space[Any], gymnasium.Sp
 def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
     """The space of a batch's observations from `space`.
 
-    A Box keeps its shape: uint8 stays, every other type becomes float32. Everything else is flattened into a float32
-    vector by `gymnasium.spaces.utils.flatten` (a Discrete part as one-hot).
+    A Box keeps its shape: uint8 stays, every other type becomes float32. Everything else, and a Box without axes, is
+    flattened into a float32 vector by `gymnasium.spaces.utils.flatten` (a Discrete part as one-hot). An observation
+    without numbers becomes a constant 0.
     """
-    if isinstance(space, gym.Box):
+    if isinstance(space, gym.Box) and space.shape and space.low.size:
         if space.dtype == np.uint8:
             return space
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         return gym.Box(low, high, space.shape, np.float32)
     from_gymnasium(space)  # refuses what has no fixed size
     size = gym.utils.flatdim(space)
-    flat = gym.utils.flatten_space(space)
+    if not size:
+        return gym.Box(0.0, 0.0, (1,), np.float32)
+    try:
+        flat = gym.utils.flatten_space(space)
+    except ValueError:  # NumPy's, of a part that is an empty Dict or Tuple
+        raise InvalidInput(
+            f"observations of {describe(from_gymnasium(space))} cannot be flattened: leave out parts that are empty"
+        ) from None
     if isinstance(flat, gym.Box) and flat.shape == (size,):
         return gym.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), (size,), np.float32)
     raise InvalidInput(f"observations of {space} cannot be flattened", space=space)
@@ -110,8 +134,23 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         return space
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
         return space
-    message = f"actions in {space} are not supported; use Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
+    try:
+        text = describe(known := from_gymnasium(space))
+        instead = _instead(parts_of(known))
+    except InvalidInput:
+        text, instead = str(space), "Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
+    message = f"actions in {text} are not supported; use {instead}"
     raise InvalidInput(message, reason="ACTION_SPACE_UNSUPPORTED", space=space)
+
+
+def _instead(parts: list[Part]) -> str:
+    """The space of actions that says the same as several parts, or as an array."""
+    numbers = [part for part in parts if isinstance(part.space, BoxSpace)]
+    choices = [len(choice) for part in parts for choice in part.choices or [range(2)] * part.size]
+    if not numbers or numbers == parts:
+        return f"one Box of {sum(part.size for part in parts)} numbers" if numbers else f"MultiDiscrete({choices})"
+    other = next(part.name for part in parts if part not in numbers)
+    return f"one Box or one MultiDiscrete for all: {numbers[0].name} has numbers, {other} has choices"
 
 
 def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:

@@ -15,6 +15,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from podracer_core.catalogue.spaces import Space
 from podracer_core.environments.spaces import action_mask_size
 from podracer_core.errors import InvalidInput
 
@@ -89,6 +90,8 @@ class VecEnvironment(ABC):
     device: torch.device
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    # What a user's environment observes, if the batch flattens it; see `catalogue.observations`.
+    original_space: Space | None = None
     max_episode_steps: int | None
     # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
     # its constructor takes `evaluation: bool`.

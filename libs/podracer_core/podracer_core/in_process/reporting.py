@@ -44,6 +44,11 @@ class ProgressLine:
         self._interval_s = 0.3 if self._is_live else 5.0
         self._shown_s, self._shown_steps, self._rate, self._width = 0.0, 0, 0.0, 0
 
+    def note(self, text: str) -> None:
+        """Write a line above the progress; none for an empty text."""
+        if text:
+            self._out.write(f"{text}\n")
+
     def show(self, seconds: float, env_steps: int, best: float, *, last: bool = False) -> None:
         """Show the progress; `best` is -inf before the first look. Writes once per interval, and at the end."""
         passed_s = seconds - self._shown_s

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
     Checkpoint,
@@ -24,13 +25,15 @@ from podracer_core.checkpoint import (
     save_checkpoint,
 )
 from podracer_core.checkpoint.evaluation import require_spaces
-from podracer_core.checkpoint.policy import array_spaces
+from podracer_core.checkpoint.policy import array_spaces, original_space
+from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.environments.video import Recording, record_video
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.evaluate import EvaluationResult, evaluator_class
 from podracer_core.evaluate.result import result_from_json
 from podracer_core.in_process.environments import Environment, EnvironmentSource, find_source, source_of_checkpoint
 from podracer_core.in_process.reporting import Look
+from podracer_core.networks import NetworkActor
 from podracer_core.storage.folder import DRAFTS, FolderStore
 from podracer_core.storage.manifest import FILE_NAME
 
@@ -38,50 +41,90 @@ _PACKED = ".safetensors"
 
 
 class Policy:
-    """A greedy policy, with NumPy arrays in and out; it includes the normalization.
+    """A policy, with NumPy arrays in and out; it includes the normalization.
 
-    observation_space, action_space   of the policy: observations that are not a Box are flattened
+    observation_space, action_space   of the environment
+    parts                             of an observation, with their places in the flat row that the network sees
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._actor = load_actor(checkpoint)
-        self.observation_space, self.action_space = array_spaces(checkpoint)
+        self._actor, self._original_space = load_actor(checkpoint), original_space(checkpoint)
+        self._flat, self.action_space = array_spaces(checkpoint)
+        self.observation_space = to_gymnasium(self._original_space)
+        self.parts = parts_of(self._original_space)
+        self._algorithm = str(checkpoint.metadata["algorithm"])
+        if isinstance(self._actor, NetworkActor) and "random_fraction" in self._actor.settings:
+            self._actor.settings["random_fraction"].zero_()  # exploration, which is no part of the policy
 
-    def __call__(self, observation: Any, action_mask: Any = None) -> NDArray[Any]:
-        """The action for an observation [*obs] -> [*action], or for a batch [B, *obs] -> [B, *action], as the
-        environment's `step` takes it. `action_mask`, bool [n] or [B, n]: the allowed actions. Raises InvalidInput for
-        another shape."""
-        shape, dtype = self.observation_space.shape, self.observation_space.dtype
-        if isinstance(observation, Mapping | tuple) and not isinstance(observation, np.ndarray):
-            raise InvalidInput(
-                "the policy takes one array: flatten observations that are no Box with "
-                "gymnasium.spaces.flatten(environment.observation_space, observation)"
-            )
-        rows = np.asarray(observation, np.uint8 if dtype == np.uint8 else np.float32)
-        is_single = rows.shape == shape
-        if not is_single and rows.shape[1:] != shape:
-            expected = ", ".join(map(str, shape))
-            raise InvalidInput(
-                f"observation: expected the shape [{expected}] or [B, {expected}], got {list(rows.shape)}"
-            )
-        batch = torch.from_numpy(np.array(rows[None] if is_single else rows))
-        mask = None
+    def __call__(
+        self,
+        observation: Any,
+        action_mask: Any = None,
+        *,
+        deterministic: bool = True,
+        seed: int | np.random.Generator | None = None,
+    ) -> NDArray[Any]:
+        """The action [*action] for an observation, or [B, *action] for a batch, as the environment's `step` takes it.
+
+        observation    as the environment gives it, dict and tuple included, or as a flat row. A batch has one more axis
+                       in front, in each part; a list of dicts or tuples is a batch, too
+        action_mask    bool [n] or [B, n]: the allowed actions
+        deterministic  False: draw from the policy's distribution, with `seed`: a number, or a generator that goes on
+
+        Raises InvalidInput for another shape, and PreconditionFailed where an algorithm has no distribution.
+        """
+        rows, is_single = self._rows(observation)
+        batch, mask = torch.from_numpy(np.array(rows)), None
         if action_mask is not None:
             flags = np.array(action_mask, bool)
             mask = torch.from_numpy(flags[None] if is_single else flags)
-        actions = self._to_environment(self.act(batch, mask).numpy())
+        taken = self.act(batch, mask) if deterministic else self._drawn(batch, mask, np.random.default_rng(seed))
+        actions = self._to_environment(taken.numpy())
         return actions[0] if is_single else actions
 
     def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The actions in tensors: [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0."""
+        """The greedy actions in tensors: flat rows [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count
+        from 0."""
         with torch.inference_mode():
             mask = None if action_mask is None else action_mask.unsqueeze(0)
             return self._actor.greedy(observation.unsqueeze(0), mask)[0]
 
+    def _drawn(self, rows: torch.Tensor, mask: torch.Tensor | None, random: np.random.Generator) -> torch.Tensor:
+        """Like `act`, from the distribution."""
+        if not self._actor.head.stochastic:
+            raise PreconditionFailed(
+                f"{self._algorithm} has no distribution to draw from, only its best action: use deterministic=True",
+                reason="DETERMINISTIC_POLICY",
+            )
+        keys = torch.from_numpy(random.integers(2**63, size=(1, len(rows))))
+        with torch.inference_mode():
+            noise = self._actor.draw_noise(keys, torch.zeros(1, dtype=torch.int64), 1)[0]
+            action, _ = self._actor.act(rows.unsqueeze(0), noise, None if mask is None else mask.unsqueeze(0))
+            return self._actor.head.to_environment(action)[0]
+
+    def _rows(self, observation: Any) -> tuple[NDArray[Any], bool]:
+        """[B, *obs] as the network takes them, and whether it is a single one."""
+        shape, dtype = self._flat.shape, np.uint8 if self._flat.dtype == np.uint8 else np.float32
+        if isinstance(observation, list) and observation and isinstance(observation[0], Mapping | tuple):
+            return np.concatenate([flat_rows(self._original_space, each)[0] for each in observation]), False
+        if not isinstance(observation, Mapping | tuple):
+            try:
+                rows = np.asarray(observation, dtype)
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(f"observation: expected an array of numbers: {error}") from error
+            if rows.shape == shape:
+                return rows[None], True
+            if rows.shape[1:] == shape:
+                return rows, False
+            if [(part.name, part.shape) for part in self.parts] != [(WHOLE, rows.shape)]:
+                right = ", ".join(map(str, shape))
+                raise InvalidInput(f"observation: expected the shape [{right}] or [B, {right}], got {list(rows.shape)}")
+        return flat_rows(self._original_space, observation)
+
     def _to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         match self.action_space:
-            case gymnasium.spaces.Box(low=low, high=high):
-                return np.asarray(np.clip(actions, low, high))
+            case gymnasium.spaces.Box(low=low, high=high, dtype=dtype):
+                return np.asarray(np.clip(actions, low, high), dtype)
             case gymnasium.spaces.Discrete(start=start) | gymnasium.spaces.MultiDiscrete(start=start):
                 return np.asarray(actions + start)
             case _:
@@ -123,6 +166,11 @@ class Result:
     def returns(self) -> NDArray[np.float64]:
         """The returns of the episodes of `best`, [episodes]; empty without one."""
         return np.array(self.best.returns if self.best else ())
+
+    @property
+    def treatment(self) -> str:
+        """How the policy sees the parts of an observation, for people; empty for a plain vector."""
+        return treatment(original_space(self.checkpoint))
 
     @property
     def environment(self) -> str:

@@ -16,6 +16,7 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
@@ -123,9 +124,10 @@ class _Training:
             lambda count, device: source.open(count, device, evaluation=True), all_alike=source.all_alike
         )
         held.callback(self._backend.close)
-        self._spaces = [
-            to_json(from_gymnasium(space)) for space in (environment.observation_space, environment.action_space)
-        ]
+        observed = environment.original_space or from_gymnasium(environment.observation_space)
+        self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
+        if self._line is not None:
+            self._line.note(treatment(observed))
         self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
         self._breakages = Breakages(environment)
         self._error: Exception | None = None

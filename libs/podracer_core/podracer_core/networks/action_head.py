@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,10 @@ class ActionHead(ABC):
     settings        name -> shape of one member's tensor
     noise_size      random numbers an action takes
     action_shape    of one action as it is stored, after [M, B]
+    stochastic      whether `sample` draws from the policy itself, not a greedy action with noise for exploration
     """
+
+    stochastic: ClassVar[bool] = False
 
     output_size: int
     settings: Mapping[str, tuple[int, ...]]
@@ -88,6 +92,8 @@ class ActionHead(ABC):
 
 class PolicyHead(ActionHead):
     """A head whose densities a policy gradient needs."""
+
+    stochastic = True
 
     @property
     def log_std_size(self) -> int:

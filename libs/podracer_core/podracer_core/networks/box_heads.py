@@ -100,6 +100,8 @@ class SquashedGaussianHead(BoxHead):
     Haarnoja et al., 2018 (arXiv:1812.05905), appendix C: log pi(a) = log N(u) - sum log(1 - tanh(u)^2).
     """
 
+    stochastic = True
+
     def __init__(
         self, space: gymnasium.Space[Any], exploration: Exploration, device: torch.device | str = "cpu"
     ) -> None:

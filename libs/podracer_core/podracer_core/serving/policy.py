@@ -19,7 +19,7 @@ from podracer_core.checkpoint import (
     pack_policy,
     rule_of,
 )
-from podracer_core.checkpoint.policy import array_spaces, random_observations
+from podracer_core.checkpoint.policy import array_spaces, original_space, random_observations
 from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
 from podracer_core.errors import InvalidInput
 
@@ -44,6 +44,7 @@ class ServedPolicy:
     agents              names, the best first
     rule                how several act together; "" for one
     observation_space   what it takes, a box; float32, or uint8 for images
+    original_space      of the environment's observations, before they become a flat row
     mask_parts          flags in a mask of its actions, for each place of an action; empty where it knows no masks
     load_time           seconds since the epoch
     request_count       requests answered; the batcher adds to it
@@ -70,6 +71,7 @@ class ServedPolicy:
         self.mask_parts = tuple(action_mask_parts(actions))
         # A policy by itself knows no masks, an actor does.
         self._masked = load_ensemble(checkpoints, rule) if self.mask_parts else None
+        self.original_space = original_space(checkpoints[0])
         self.observation_space: Space = from_gymnasium(observations)
         self.action_space: Space = from_gymnasium(actions)
         self._seconds_alone, self._seconds_a_row = 0.0, 0.0

@@ -7,6 +7,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.messages import description_to_message, hyperparameters_from_message
+from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.errors import FieldViolation, InvalidInput
@@ -62,7 +63,7 @@ def _refused(index: int, field: str, problem: str) -> InvalidInput:
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
     found = inspect_environment(spec, timeout_s)
-    preparation = found.preparation
+    preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     return description_to_message(

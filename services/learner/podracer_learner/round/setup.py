@@ -51,9 +51,9 @@ _UNLIMITED_EPISODE_STEPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoundSetup:
-    """Everything that a round needs. `spaces`: of the batch; `episode_steps`: the most steps of an episode; `held`:
-    closed by `close`; `environment`: the job's, with files in the object store; `backend`: None for a learner that does
-    not evaluate; `replay_files`: of the checkpoints that members continue from; `sizes`: a text."""
+    """Everything that a round needs. `spaces`: of the environment; `episode_steps`: the most steps of an episode;
+    `held`: closed by `close`; `environment`: the job's, with files in the object store; `backend`: None for a learner
+    that does not evaluate; `replay_files`: of the checkpoints that members continue from; `sizes`: a text."""
 
     cohort: CohortConfig
     environment: EnvironmentSpec
@@ -139,7 +139,7 @@ def _set_up_fused(
     return RoundSetup(
         cohort,
         spec,
-        (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
+        (environment.original_space or from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
         environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
         algorithm,
         source,
@@ -198,7 +198,7 @@ def _set_up_split(
     return RoundSetup(
         cohort,
         spec,
-        (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
+        (space_from_message(description.observation_space), from_gymnasium(spaces[1])),
         description.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
         algorithm,
         source,

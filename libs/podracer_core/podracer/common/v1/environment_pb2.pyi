@@ -153,6 +153,7 @@ class MultiDiscreteSpace(_message.Message):
 
     NVEC_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def nvec(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Number of values of each place."""
@@ -161,15 +162,20 @@ class MultiDiscreteSpace(_message.Message):
     def start(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Smallest value of each place. Empty: zeros."""
 
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sizes of the axes of an array of places, whose values are listed row by row. Empty: a vector."""
+
     def __init__(
         self,
         *,
         nvec: _abc.Iterable[_builtins.int] | None = ...,
         start: _abc.Iterable[_builtins.int] | None = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nvec", b"nvec", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nvec", b"nvec", "shape", b"shape", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,8 +373,9 @@ class EnvironmentDescription(_message.Message):
     backend: _builtins.str
     """The backend that computes it: `torch`, `mujoco`, `mujoco_warp`, `gymnasium`."""
     preparation: _builtins.str
-    """How the environment changed the user's data at its start, for people: for example, gaps that it filled. At most
-    4,000 characters; a longer text is cut off. Empty: no change.
+    """How the environment changed the user's data at its start, for people: for example, gaps that it filled. A last line
+    tells how a policy sees the parts of an observation, unless that is a plain vector. At most 4,000 characters; a
+    longer text is cut off. Empty: no change.
     """
     @_builtins.property
     def observation_space(self) -> Global___Space:

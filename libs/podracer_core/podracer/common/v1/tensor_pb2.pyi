@@ -47,6 +47,12 @@ class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.Val
     """64-bit signed integer."""
     DATA_TYPE_BOOL: _DataType.ValueType  # 10
     """One byte an element, 0 or 1."""
+    DATA_TYPE_UINT16: _DataType.ValueType  # 11
+    """16-bit, unsigned: only of spaces, as the types below."""
+    DATA_TYPE_UINT32: _DataType.ValueType  # 12
+    """32-bit, unsigned."""
+    DATA_TYPE_UINT64: _DataType.ValueType  # 13
+    """64-bit, unsigned."""
 
 class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
     """Tensors in messages, and the carriers that transfer them.
@@ -76,6 +82,12 @@ DATA_TYPE_INT64: DataType.ValueType  # 9
 """64-bit signed integer."""
 DATA_TYPE_BOOL: DataType.ValueType  # 10
 """One byte an element, 0 or 1."""
+DATA_TYPE_UINT16: DataType.ValueType  # 11
+"""16-bit, unsigned: only of spaces, as the types below."""
+DATA_TYPE_UINT32: DataType.ValueType  # 12
+"""32-bit, unsigned."""
+DATA_TYPE_UINT64: DataType.ValueType  # 13
+"""64-bit, unsigned."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
 class _CarrierKind:

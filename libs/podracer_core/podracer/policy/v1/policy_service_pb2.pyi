@@ -29,11 +29,33 @@ class ActRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _tensor_pb2.Tensor: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _tensor_pb2.Tensor | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     OBSERVATIONS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     ACTION_MASKS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """Name of the policy. Unset: the only policy."""
     version: _builtins.str
@@ -47,13 +69,19 @@ class ActRequest(_message.Message):
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """The same as numbers, row-major, one observation after the other, for callers that cannot easily make bytes. Exactly
-        one of `observations` and `values` is set.
+        one of `observations`, `values` and `parts` is set; none for an environment without any parts to observe.
         """
 
     @_builtins.property
     def action_masks(self) -> _tensor_pb2.Tensor:
         """Allowed choices, BOOL [B, choices] or [choices], inline. For a multi-discrete action, the choices of all places one
         after the other. Unset: all are allowed.
+        """
+
+    @_builtins.property
+    def parts(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
+        """The observations as the environment gives them, by the names in `Policy.parts`, inline: each part is [B, …shape], or
+        […shape] for a single observation. A discrete part is its value, not one-hot: [B] or [].
         """
 
     def __init__(
@@ -64,10 +92,11 @@ class ActRequest(_message.Message):
         observations: _tensor_pb2.Tensor | None = ...,
         values: _abc.Iterable[_builtins.float] | None = ...,
         action_masks: _tensor_pb2.Tensor | None = ...,
+        parts: _abc.Mapping[_builtins.str, _tensor_pb2.Tensor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_masks", b"action_masks", "observations", b"observations"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_masks", b"action_masks", "observations", b"observations", "policy", b"policy", "values", b"values", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_masks", b"action_masks", "observations", b"observations", "parts", b"parts", "policy", b"policy", "values", b"values", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -197,6 +226,8 @@ class Policy(_message.Message):
     ACTION_SPACE_FIELD_NUMBER: _builtins.int
     LOAD_TIME_FIELD_NUMBER: _builtins.int
     REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    ORIGINAL_OBSERVATION_SPACE_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     version: _builtins.str
@@ -217,7 +248,9 @@ class Policy(_message.Message):
 
     @_builtins.property
     def observation_space(self) -> _environment_pb2.Space:
-        """Space of the observations, as they must be sent: a box."""
+        """Space of the observations as they are sent in `ActRequest.observations`: a box. Its rows are the parts one after
+        the other.
+        """
 
     @_builtins.property
     def action_space(self) -> _environment_pb2.Space:
@@ -226,6 +259,16 @@ class Policy(_message.Message):
     @_builtins.property
     def load_time(self) -> _timestamp_pb2.Timestamp:
         """When the present version was loaded."""
+
+    @_builtins.property
+    def original_observation_space(self) -> _environment_pb2.Space:
+        """Space of the environment's observations. The same as `observation_space` for a box, and for a policy that an earlier
+        version of Podracer has stored.
+        """
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservationPart]:
+        """The parts of an observation, in the order of a row. One part `observation` where the space has no parts."""
 
     def __init__(
         self,
@@ -240,14 +283,54 @@ class Policy(_message.Message):
         action_space: _environment_pb2.Space | None = ...,
         load_time: _timestamp_pb2.Timestamp | None = ...,
         request_count: _builtins.int = ...,
+        original_observation_space: _environment_pb2.Space | None = ...,
+        parts: _abc.Iterable[Global___ObservationPart] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "load_time", b"load_time", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "load_time", b"load_time", "observation_space", b"observation_space", "original_observation_space", b"original_observation_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "agents", b"agents", "ensemble", b"ensemble", "load_time", b"load_time", "name", b"name", "observation_space", b"observation_space", "request_count", b"request_count", "source", b"source", "version", b"version", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "agents", b"agents", "ensemble", b"ensemble", "load_time", b"load_time", "name", b"name", "observation_space", b"observation_space", "original_observation_space", b"original_observation_space", "parts", b"parts", "request_count", b"request_count", "source", b"source", "version", b"version", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class ObservationPart(_message.Message):
+    """A part of an observation, and its place in a flat row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its keys and numbers from the outside in, such as `arm/0`."""
+    offset: _builtins.int
+    """Place of its first number in the row, from 0."""
+    size: _builtins.int
+    """How many numbers it takes there. A discrete value takes one for each of its values, of which one is 1 and the others
+    are 0.
+    """
+    @_builtins.property
+    def space(self) -> _environment_pb2.Space:
+        """Its space in the environment."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        space: _environment_pb2.Space | None = ...,
+        offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["space", b"space"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "offset", b"offset", "size", b"size", "space", b"space"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObservationPart: _TypeAlias = ObservationPart  # noqa: Y015
 
 @_typing.final
 class ListPoliciesRequest(_message.Message):

@@ -35,6 +35,8 @@ def check_attributes(environment: VecEnvironment, count: int) -> None:
     if not isinstance(environment.observation_space, gymnasium.spaces.Box):
         space = environment.observation_space
         raise InvalidInput(f"the observations of {name} are one tensor, so their space must be a Box, not {space}")
+    if not environment.observation_space.shape or not environment.observation_space.low.size:
+        raise InvalidInput(f"the observations of {name} must have a number: a Box of the shape (1,), for example")
     if environment.observation_space.dtype not in (np.float32, np.uint8):
         dtype = environment.observation_space.dtype
         raise InvalidInput(f"the observations of {name} must be float32 or uint8, not {dtype}")

@@ -197,7 +197,8 @@ class PreprocessVecEnv(VecEnvironment):
     def _open(self) -> SharedArrays:
         """Start the processes, and get the descriptions of their environments."""
         opened = self._processes.start()
-        self.observation_space = observation_array_space(to_gymnasium(from_json(opened["observation_space"])))
+        self.original_space = from_json(opened["observation_space"])
+        self.observation_space = observation_array_space(to_gymnasium(self.original_space))
         self.action_space = to_gymnasium(from_json(opened["action_space"]))
         self.max_episode_steps = opened["max_episode_steps"]
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)

@@ -29,7 +29,7 @@ def observation_writer(
     `array_space` is `observation_array_space(space)`. The function raises InvalidInput for a value that does not fit,
     with the name of its `source`; NaN and values outside the bounds of a Box are accepted.
     """
-    if not isinstance(space, gym.Box):
+    if not isinstance(space, gym.Box) or space.shape != array_space.shape:
         return _flattening_writer(space, array_space.shape, source)
     shape, dtype = array_space.shape, array_space.dtype
     # Into bytes NumPy would cut off the fractions of floats without a word, into floats all numbers may go.
@@ -69,6 +69,8 @@ def _flattening_writer(
     space: gymnasium.Space[Any], shape: tuple[int, ...], source: Callable[[], str]
 ) -> ObservationWriter:
     flatten = gymnasium.spaces.utils.flatten
+    if not gymnasium.spaces.utils.flatdim(space):
+        return _write_zero
 
     def write(array: Array, row: int, observation: Any) -> None:
         try:
@@ -79,6 +81,11 @@ def _flattening_writer(
         array[row] = _as_array(flat, shape, array.dtype, source)
 
     return write
+
+
+def _write_zero(array: Array, row: int, observation: Any) -> None:
+    """Of an observation without numbers."""
+    array[row] = 0
 
 
 def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
