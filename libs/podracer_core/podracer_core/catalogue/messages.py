@@ -105,6 +105,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         code=None if spec.code is None else file_to_message(spec.code),
         max_episode_steps=spec.max_episode_steps or 0,
         data=files_to_messages(spec.data),
+        isolation=spec.isolation,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -120,6 +121,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         max_episode_steps=message.max_episode_steps or None,
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
+        isolation=message.isolation,  # type: ignore[arg-type] - the spec checks it
     )
 
 
@@ -159,6 +161,7 @@ def description_to_message(
     *,
     deterministic_evaluation: bool = False,
     preparation: str = "",
+    shares_state: bool = False,
 ) -> environment_pb2.EnvironmentDescription:
     """The description of a started environment as a message; `backend`: the implementation.
 
@@ -171,6 +174,7 @@ def description_to_message(
         backend=backend,
         deterministic_evaluation=deterministic_evaluation,
         preparation=_shortened(preparation),
+        shares_state=shares_state,
     )
 
 
