@@ -120,6 +120,14 @@ class EnvironmentSpec:
                 yield FieldViolation(f"data.{name}", f"is also in environment.kwargs: give {name} once")
 
     @property
+    def shared_state_warning(self) -> str:
+        """What to tell people of worlds that share state."""
+        return (
+            f"worlds of {self.name} in one process share state, so each runs in a process of its own now, which is "
+            "slower: keep the state in self to avoid that, or say isolation: process"
+        )
+
+    @property
     def name(self) -> str:
         """Its name in messages."""
         return self.id or self.entry_point

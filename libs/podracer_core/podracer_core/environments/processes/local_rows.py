@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by, take_indices
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
@@ -28,13 +30,23 @@ class LocalRows(RowProcesses):
         """`make` is called once for each row with the spec's arguments."""
         super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
         self._make = make
+        self._indices: list[EnvironmentIndex] = []
         self._opened: GymnasiumRows | None = None
         self._server: Server | None = None
 
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        made = [self._make(**drawing, **self._spec.arguments) for _ in range(self._num_envs)]
+        arguments = drawing | self._spec.arguments
+        self._indices = take_indices(self._make, self._num_envs, arguments)
+        made: list[Any] = []
+        try:
+            made.extend(made_by(self._make, self._num_envs, arguments, self._indices))
+        except BaseException:
+            for each in made:  # a simulator that exists once is free again then
+                with contextlib.suppress(Exception):
+                    each.close()
+            raise
         strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
         if strange is not None:
             raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
@@ -62,6 +74,8 @@ class LocalRows(RowProcesses):
         """See `RowProcesses.close`."""
         if self._opened is not None:
             self._opened.close()
+        for index in self._indices:
+            index.close()
         os.close(self.memory)
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
