@@ -12,7 +12,7 @@ from podracer_core.catalogue.messages import description_to_message, hyperparame
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
 from podracer_core.jobs.pod import MAX_MEMBERS
 
 
@@ -69,7 +69,13 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
     """
     proof = isolation_proof(spec)
     with nullcontext() if proof is None else closing(proof.start()):
-        found = inspect_environment(spec, timeout_s)
+        try:
+            found = inspect_environment(spec, timeout_s)
+        except PodracerError:
+            if proof is None:
+                raise
+            proof.close()  # its worlds may have been in the way
+            found = inspect_environment(spec, timeout_s)
         shares_state = proof is not None and proof.shares_state()
     preparation = found.preparation
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one

@@ -80,6 +80,16 @@ def take_indices(
     return taken + [EnvironmentIndex() for _ in range(count - len(taken))]
 
 
+def advice(error: BaseException) -> str:
+    """A sentence for an error of a constructor that has found its port, say, taken by another environment; or none."""
+    if "in use" not in str(error):
+        return ""
+    return (
+        f"if each environment needs a port or a number of its own, let the constructor take the argument {ARGUMENT}: "
+        "0, 1, 2, …, different in all environments that are open on this machine"
+    )
+
+
 def made_by(
     make: Callable[..., Any], count: int, kwargs: Mapping[str, Any], indices: Sequence[EnvironmentIndex]
 ) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by, take_indices
+from podracer_core.environments.processes.environment_index import EnvironmentIndex, advice, made_by, take_indices
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
@@ -42,7 +42,9 @@ class LocalRows(RowProcesses):
         made: list[Any] = []
         try:
             made.extend(made_by(self._make, self._num_envs, arguments, self._indices))
-        except BaseException:
+        except BaseException as error:
+            if hint := advice(error):
+                error.add_note(hint)
             for each in made:  # a simulator that exists once is free again then
                 with contextlib.suppress(Exception):
                     each.close()

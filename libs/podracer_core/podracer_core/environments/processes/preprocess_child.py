@@ -49,7 +49,13 @@ from typing import Any
 
 import gymnasium
 
-from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by, take_indices
+from podracer_core.environments.processes.environment_index import (
+    VARIABLE,
+    EnvironmentIndex,
+    advice,
+    made_by,
+    take_indices,
+)
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
@@ -144,7 +150,8 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
         own += 1
     if own < len(described.stack):
         del described.stack[:own]
-    message = f"{doing} raised {type(error).__name__}: {described}"
+    hint = advice(error)
+    message = f"{doing} raised {type(error).__name__}: {described}{hint and '; '}{hint}"
     return {
         "kind": "user_code",
         "message": message[:_LONGEST_MESSAGE],
