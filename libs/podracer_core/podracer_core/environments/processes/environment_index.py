@@ -80,9 +80,9 @@ def take_indices(
     return taken + [EnvironmentIndex() for _ in range(count - len(taken))]
 
 
-def advice(error: BaseException) -> str:
-    """A sentence for an error of a constructor that has found its port, say, taken by another environment; or none."""
-    if "in use" not in str(error):
+def advice(message: str) -> str:
+    """A sentence for the error of a constructor that has found its port, say, taken by another environment; or none."""
+    if "in use" not in message:
         return ""
     return (
         f"if each environment needs a port or a number of its own, let the constructor take the argument {ARGUMENT}: "

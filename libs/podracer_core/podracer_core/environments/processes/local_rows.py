@@ -43,8 +43,9 @@ class LocalRows(RowProcesses):
         try:
             made.extend(made_by(self._make, self._num_envs, arguments, self._indices))
         except BaseException as error:
-            if hint := advice(error):
-                error.add_note(hint)
+            with contextlib.suppress(Exception):  # an error may have no words
+                if hint := advice(str(error)):
+                    error.add_note(hint)
             for each in made:  # a simulator that exists once is free again then
                 with contextlib.suppress(Exception):
                     each.close()

@@ -150,7 +150,7 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
         own += 1
     if own < len(described.stack):
         del described.stack[:own]
-    hint = advice(error)
+    hint = advice(str(described))
     message = f"{doing} raised {type(error).__name__}: {described}{hint and '; '}{hint}"
     return {
         "kind": "user_code",

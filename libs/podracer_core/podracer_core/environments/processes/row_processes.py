@@ -20,7 +20,7 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-MOST_ISOLATED = 16
+MOST_ISOLATED = 8
 """Processes with one world each that an evaluation uses at a time, and a cohort by default: each has its own copy of
 Python, and often of a simulator."""
 
