@@ -124,11 +124,9 @@ def test_a_registered_environment_is_copied_too() -> None:
 def test_pickle_goes_only_to_our_own_children() -> None:
     """docs/security.md: one place unpickles, and only the caller's own process packs."""
     uses: dict[str, set[str]] = {"pickle": set(), "packed": set(), "unpacked": set()}
+    modules = r"^\s*(?:import|from) (?:cloudpickle|c?pickle|dill|joblib|shelve|marshal)\b"
     words = {
-        "pickle": re.compile(
-            r"^\s*(?:import|from) (?:cloudpickle|c?pickle|dill|joblib|shelve|marshal)\b|(?<!safetensors\.)torch\.load\(|allow_pickle=True",
-            re.M,
-        ),
+        "pickle": re.compile(rf"{modules}|(?<!safetensors\.)torch\.load\(|allow_pickle=True", re.M),
         "packed": re.compile(r"(?<!def )\bpacked\("),
         "unpacked": re.compile(r"(?<!def )\bunpacked\("),
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import json_format, struct_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.environments.spec import Isolation, StoredFile
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     Bound,
@@ -121,7 +121,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         max_episode_steps=message.max_episode_steps or None,
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
-        isolation=message.isolation,  # type: ignore[arg-type] - the spec checks it
+        isolation=cast("Isolation", message.isolation),  # the spec checks it
     )
 
 

@@ -6,8 +6,8 @@ import fcntl
 import inspect
 import itertools
 import os
+import platform
 import socket
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -44,7 +44,7 @@ def _mark(name: str) -> int | None:
     In Linux it is a name in the kernel's table of sockets. Its scope is that of ports: all containers of a pod and all
     users of a machine share it.
     """
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         with socket.socket(socket.AF_UNIX) as ours:
             try:
                 ours.bind(f"\0{name}")
@@ -65,7 +65,7 @@ def take_indices(
 ) -> list[EnvironmentIndex]:
     """One for each of `count` environments, from `first` on, if their constructor names an argument for it that is not
     `given`."""
-    constructor = make
+    constructor: Any = make
     if isinstance(make, partial) and make.func is gymnasium.make:
         (spec,) = make.args
         entry_point = (gymnasium.spec(spec) if isinstance(spec, str) else spec).entry_point

@@ -122,6 +122,7 @@ class PreprocessVecEnv(VecEnvironment):
 
     def _map(self, capacity: int) -> None:
         """Make the shared arrays, with `capacity` rows."""
+        assert isinstance(self.observation_space, gymnasium.spaces.Box), "they are arrays"
         layout = capacity, self.observation_space, self.action_space, self._mask_size
         size_memory(self._processes.memory, *layout)
         self._processes.map()

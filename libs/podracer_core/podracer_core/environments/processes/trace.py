@@ -60,8 +60,8 @@ def trace(environments: Sequence[gymnasium.Env[Any, Any]], limits: Sequence[int]
         other.reset()
     end = time.monotonic() + _LONGEST_S
     for _ in range(_STEPS):
-        *numbers, ended = shown.step()
-        rows.append(_row(space, *numbers, ended))
+        observation, reward, ended = shown.step()
+        rows.append(_row(space, observation, reward, ended))
         if shown.episodes == _EPISODES or time.monotonic() > end:
             break
         if ended:
