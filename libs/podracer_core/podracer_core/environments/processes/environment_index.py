@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import inspect
 import itertools
@@ -9,7 +10,7 @@ import os
 import platform
 import socket
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,19 @@ from gymnasium.envs.registration import load_env_creator
 
 VARIABLE = "PODRACER_ENVIRONMENT_INDEX"
 """The variable of a child process with the index of its first environment."""
-ARGUMENT = "environment_index"
-"""The constructors' argument for it."""
+_ARGUMENT = "environment_index"
+_ADVICE = (
+    f"if each environment needs a port or a number of its own, let the constructor take the argument {_ARGUMENT}: it "
+    "is different in all environments that are open on this machine"
+)
 
 
 class EnvironmentIndex:
     """The lowest free number, from 0, until `close` or the end of the process."""
 
     def __init__(self) -> None:
-        for self.number in itertools.count():
-            mark = _mark(f"podracer-environment-{self.number}")
-            if mark is not None:
-                self._mark = mark
-                return
+        marks = ((number, _mark(f"podracer-environment-{number}")) for number in itertools.count())
+        self.number, self._mark = next((number, mark) for number, mark in marks if mark is not None)
 
     def close(self) -> None:
         """Let another environment have the number."""
@@ -60,40 +61,29 @@ def _mark(name: str) -> int | None:
     return file
 
 
-def take_indices(
-    make: Callable[..., Any], count: int, given: Collection[str], first: EnvironmentIndex | None = None
-) -> list[EnvironmentIndex]:
-    """One for each of `count` environments, from `first` on, if their constructor names an argument for it that is not
-    `given`."""
+def made_by(
+    make: Callable[..., Any], count: int, kwargs: Mapping[str, Any], indices: Iterator[EnvironmentIndex]
+) -> list[Any]:
+    """`count` environments, each with the next index if their constructor names an argument for it."""
     constructor: Any = make
     if isinstance(make, partial) and make.func is gymnasium.make:
         (spec,) = make.args
         entry_point = (gymnasium.spec(spec) if isinstance(spec, str) else spec).entry_point
         constructor = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     try:
-        named = ARGUMENT in inspect.signature(constructor).parameters
+        named = _ARGUMENT in inspect.signature(constructor).parameters
     except (TypeError, ValueError):  # of a class in C, say
         named = False
-    if not named or ARGUMENT in given:
-        return []
-    taken = [] if first is None else [first]
-    return taken + [EnvironmentIndex() for _ in range(count - len(taken))]
-
-
-def advice(message: str) -> str:
-    """A sentence for the error of a constructor that has found its port, say, taken by another environment; or none."""
-    if "in use" not in message:
-        return ""
-    return (
-        f"if each environment needs a port or a number of its own, let the constructor take the argument {ARGUMENT}: "
-        "0, 1, 2, …, different in all environments that are open on this machine"
-    )
-
-
-def made_by(
-    make: Callable[..., Any], count: int, kwargs: Mapping[str, Any], indices: Sequence[EnvironmentIndex]
-) -> Iterator[Any]:
-    """`count` environments, each with its index if there are any."""
-    for row in range(count):
-        own = {ARGUMENT: indices[row].number} if indices else {}
-        yield make(**own, **kwargs)
+    made: list[Any] = []
+    try:
+        while len(made) < count:
+            made.append(make(**({_ARGUMENT: next(indices).number} if named else {}) | kwargs))
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # an error may have no words
+            if "in use" in str(error) and not named:
+                error.add_note(_ADVICE)
+        for each in made:  # a simulator that exists once is free again then
+            with contextlib.suppress(Exception):
+                each.close()
+        raise
+    return made

@@ -22,9 +22,6 @@ from podracer_core.errors import PodracerError
 _PATIENCE_S = 30.0  # for the start of all three processes, and for their steps again
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-8}  # the last digits may depend on places in memory
 _LOOK_S = 0.1
-_LATE = "it takes too long"
-
-_Trace = NDArray[np.float64]
 
 
 class IsolationProof:
@@ -73,7 +70,7 @@ class IsolationProof:
             self._thread.join()
 
     def _run(self) -> None:
-        self._shares_state = self._is_shared_once() and self._is_shared_once()
+        self._shares_state = self._is_shared_once() and self._is_shared_once() and not self._closed
 
     def _is_shared_once(self) -> bool:
         """Whether this try shows it."""
@@ -91,9 +88,9 @@ class IsolationProof:
     def _compare(self, *children: ChildProcess) -> bool:
         """Whether the traces of a world alone and of one alone again are alike, but not that of the third process."""
         deadline = time.monotonic() + _PATIENCE_S
-        for child, count in zip(children, (1, 1, 2), strict=True):
-            send_open(child, self._spec, count, code=self._code)
         try:
+            for child, count in zip(children, (1, 1, 2), strict=True):
+                send_open(child, self._spec, count, code=self._code)
             opened = [_answer(child, deadline) for child in children]
             for child, answer in zip(children, opened, strict=True):
                 if answer is not None:
@@ -101,7 +98,7 @@ class IsolationProof:
             shown = [answer and _answer(child, deadline) for child, answer in zip(children, opened, strict=True)]
         except ChildLost:
             return False
-        first, second, third = (each and _trace(*each) for each in shown)
+        first, second, third = (each and np.frombuffer(each[1]).reshape(each[0]["shape"]) for each in shown)
         if first is None or second is None or not _alike(first, second):
             return False
         return third is None or not _alike(first, third)
@@ -113,15 +110,11 @@ def _answer(child: ChildProcess, deadline: float) -> tuple[dict[str, Any], bytes
         return child.receive_payload(deadline)
     except PodracerError:
         if time.monotonic() >= deadline:
-            raise ChildLost(_LATE) from None
+            raise ChildLost("it takes too long") from None
         return None
 
 
-def _trace(answer: dict[str, Any], payload: bytes) -> _Trace:
-    return np.frombuffer(payload).reshape(answer["shape"])
-
-
-def _alike(one: _Trace, other: _Trace) -> bool:
+def _alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     """Whether they begin alike: one may have taken fewer steps in its time."""
     rows = min(len(one), len(other))
     return one.shape[1:] == other.shape[1:] and np.allclose(one[:rows], other[:rows], **_TOLERANCE, equal_nan=True)

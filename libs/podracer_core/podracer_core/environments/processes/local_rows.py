@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.environment_index import EnvironmentIndex, advice, made_by, take_indices
+from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
@@ -37,19 +36,7 @@ class LocalRows(RowProcesses):
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        arguments = drawing | self._spec.arguments
-        self._indices = take_indices(self._make, self._num_envs, arguments)
-        made: list[Any] = []
-        try:
-            made.extend(made_by(self._make, self._num_envs, arguments, self._indices))
-        except BaseException as error:
-            with contextlib.suppress(Exception):  # an error may have no words
-                if hint := advice(str(error)):
-                    error.add_note(hint)
-            for each in made:  # a simulator that exists once is free again then
-                with contextlib.suppress(Exception):
-                    each.close()
-            raise
+        made = made_by(self._make, self._num_envs, drawing | self._spec.arguments, self._take_indices())
         strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
         if strange is not None:
             raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
@@ -80,6 +67,11 @@ class LocalRows(RowProcesses):
         for index in self._indices:
             index.close()
         os.close(self.memory)
+
+    def _take_indices(self) -> Iterator[EnvironmentIndex]:
+        while True:
+            self._indices.append(EnvironmentIndex())
+            yield self._indices[-1]
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
         assert self._server is not None, "start comes first"

@@ -92,7 +92,7 @@ class PreprocessVecEnv(VecEnvironment):
         try:
             self._mask_size = self._open()
             if self.most_at_once is None:
-                self._map(num_envs)
+                self._map()
         except PodracerError:
             self.close()
             raise
@@ -109,29 +109,19 @@ class PreprocessVecEnv(VecEnvironment):
         vars(self).pop("_action_form", None)  # known of another number
         return True
 
-    def _fit(self) -> None:
-        """Start the processes of rows that have none yet."""
-        self._processes.acting = self.num_envs
-        if not self._capacity:
-            capacity = max(self.num_envs, MOST_ISOLATED)
-            self._processes.spread(capacity, capacity)
-            self._map(capacity)
-            return
-        self._processes.map()
-        self._show()
-
-    def _map(self, capacity: int) -> None:
-        """Make the shared arrays, with `capacity` rows."""
+    def _map(self) -> None:
+        """Have `num_envs` rows act, and start the processes that they lack."""
         assert isinstance(self.observation_space, gymnasium.spaces.Box), "they are arrays"
-        layout = capacity, self.observation_space, self.action_space, self._mask_size
-        size_memory(self._processes.memory, *layout)
+        is_first, self._capacity = not self._capacity, self._capacity or max(self.num_envs, self.most_at_once or 0)
+        layout = self._capacity, self.observation_space, self.action_space, self._mask_size
+        if is_first:
+            size_memory(self._processes.memory, *layout)
+        if self.most_at_once is not None:
+            self._processes.spread(self._capacity, self._capacity)
+            self._processes.acting = self.num_envs
         self._processes.map()
-        self._capacity, self._all = capacity, map_memory(self._processes.memory, *layout)
-        self._show()
-
-    def _show(self) -> None:
-        """Work with the first `num_envs` rows."""
-        self._arrays = SharedArrays(*(getattr(self._all, name)[: self.num_envs] for name in SharedArrays.__slots__))
+        arrays = map_memory(self._processes.memory, *layout)
+        self._arrays = SharedArrays(*(getattr(arrays, name)[: self.num_envs] for name in SharedArrays.__slots__))
         self._step = self._shared_step()
         self._action = torch.from_numpy(self._arrays.action)
 
@@ -158,7 +148,7 @@ class PreprocessVecEnv(VecEnvironment):
             raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
         if self.most_at_once is not None:
             with self._closed_by_failure():
-                self._fit()
+                self._map()
         self._arrays.seed[:] = seeds.cpu().numpy()
         self._arrays.episode[:] = 0
         return self._start_episodes()

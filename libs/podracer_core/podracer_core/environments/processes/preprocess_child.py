@@ -31,6 +31,7 @@ import contextlib
 import ctypes
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
 import re
@@ -49,13 +50,7 @@ from typing import Any
 
 import gymnasium
 
-from podracer_core.environments.processes.environment_index import (
-    VARIABLE,
-    EnvironmentIndex,
-    advice,
-    made_by,
-    take_indices,
-)
+from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
@@ -150,8 +145,7 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
         own += 1
     if own < len(described.stack):
         del described.stack[:own]
-    hint = advice(str(described))
-    message = f"{doing} raised {type(error).__name__}: {described}{hint and '; '}{hint}"
+    message = "; ".join([f"{doing} raised {type(error).__name__}: {described}", *(described.__notes__ or ())])
     return {
         "kind": "user_code",
         "message": message[:_LONGEST_MESSAGE],
@@ -207,7 +201,6 @@ def open_rows(
     kwargs: dict[str, Any] = environment["kwargs"]
     limit: int | None = environment["max_episode_steps"]
     drawing = {"render_mode": "rgb_array"} if pictures else {}
-    arguments = drawing | kwargs
     if code:
         own_code = importlib.import_module("podracer_core.environments.processes.own_code")
         loaded = own_code.unpacked(code, import_path)
@@ -222,8 +215,10 @@ def open_rows(
         return rows
     if pictures:
         _check_takes_render_mode(loaded)
-    indices = take_indices(loaded, count, arguments, index)
-    made = [_checked(each, environment["id"] or entry_point) for each in made_by(loaded, count, arguments, indices)]
+    indices = itertools.chain([index], iter(EnvironmentIndex, None))
+    made = [
+        _checked(each, environment["id"] or entry_point) for each in made_by(loaded, count, drawing | kwargs, indices)
+    ]
     return GymnasiumRows(made, limit, pictures)
 
 
