@@ -55,11 +55,13 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
     described = environment_pb2.EnvironmentDescription(
         observation_space=environment_pb2.Space(box=environment_pb2.BoxSpace(shape=[1], low=[0], high=[1])),
         action_space=environment_pb2.Space(discrete=environment_pb2.DiscreteSpace(n=2)),
+        shares_state=True,
     )
     learner = site.learner()
     learner.lease = lease
     await learner.complete(inspect=pod_pb2.InspectResult(description=described))
     lease = await site.learner().ask()
+    told.isolation = "process"
     assert lease.train.cohort.environment == told
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import json_format, struct_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.environments.spec import StoredFile
+from podracer_core.catalogue.environments.spec import Isolation, StoredFile
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
     Bound,
@@ -110,6 +110,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         code=None if spec.code is None else file_to_message(spec.code),
         max_episode_steps=spec.max_episode_steps or 0,
         data=files_to_messages(spec.data),
+        isolation=spec.isolation,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -125,6 +126,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         max_episode_steps=message.max_episode_steps or None,
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
+        isolation=cast("Isolation", message.isolation),  # the spec checks it
     )
 
 
@@ -164,6 +166,7 @@ def description_to_message(
     *,
     deterministic_evaluation: bool = False,
     preparation: str = "",
+    shares_state: bool = False,
 ) -> environment_pb2.EnvironmentDescription:
     """The description of a started environment as a message; `backend`: the implementation.
 
@@ -176,6 +179,7 @@ def description_to_message(
         backend=backend,
         deterministic_evaluation=deterministic_evaluation,
         preparation=_shortened(preparation),
+        shares_state=shares_state,
     )
 
 

@@ -38,7 +38,12 @@ def make_vec_environment(
     batched = batched_class(spec)
     if batched is None:
         return PreprocessVecEnv(
-            gymnasium_spec(spec), num_envs, device, processes=processes, step_timeout_s=step_timeout_s
+            gymnasium_spec(spec),
+            num_envs,
+            device,
+            processes=processes,
+            step_timeout_s=step_timeout_s,
+            elastic=evaluation,
         )
     if not runs_on(spec, device):
         places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)

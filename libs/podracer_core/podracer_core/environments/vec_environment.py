@@ -102,6 +102,9 @@ class VecEnvironment(ABC):
     graph_safe: ClassVar[bool] = False
     # Whether `load_state` resumes within episodes; else it only begins the next ones.
     resumes_episodes: bool = True
+
+    # How many environments an evaluation should play in at a time, where each is expensive; see `resize`.
+    most_at_once: int | None = None
     has_action_mask: bool = False  # true where every step has an `action_mask`; it never changes
 
     def __init_subclass__(cls) -> None:
@@ -180,6 +183,11 @@ class VecEnvironment(ABC):
     def take_breaks(self) -> list[Break]:
         """What has broken since the last call, as far as the environment can tell; `valid` of the steps tells where."""
         return []
+
+    def resize(self, num_envs: int) -> bool:
+        """Have `num_envs` environments from the next `reset` on, if possible without another start of those that are
+        there; returns whether it is. Only where `most_at_once` is not None."""
+        return False
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release processes and memory. Closing twice is harmless."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +28,7 @@ _MOST_KEPT = 8  # sets of environments
 @dataclass(frozen=True, slots=True)
 class _Kept:
     environment: VecEnvironment
-    episodes: dict[tuple[int, int, int, int], GreedyEpisodes]  # that have graphs
+    episodes: dict[tuple[int, ...], GreedyEpisodes]  # that have graphs
 
 
 class GreedyEvaluator(Evaluator):
@@ -53,6 +55,7 @@ class GreedyEvaluator(Evaluator):
         self._step_limit = step_limit
         self._kept: dict[int, _Kept] = {}  # by number of environments
         self._was_intact = False  # an episode, ever: the environment works
+        self._most: int | None = None  # environments at a time
 
     def evaluate(
         self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
@@ -65,11 +68,17 @@ class GreedyEvaluator(Evaluator):
         if not seeds:
             raise InvalidInput("an evaluation needs at least one seed")
         if not self._all_alike:
-            self._all_alike = self._environment(actor.members * len(seeds)).deterministic_evaluation
+            environment = self._environment(actor.members * self._stage(actor.members, len(seeds)))
+            self._all_alike, self._most = environment.deterministic_evaluation, environment.most_at_once
         if self._all_alike:
             one_each = self._play(actor, seeds[:1], 0, block_rows)
             return tuple(result.repeated(tuple(seeds)) for result in one_each)
-        return self._play(actor, seeds, first_row, block_rows)
+        stage = self._stage(actor.members, len(seeds))
+        stages = [
+            self._play(actor, seeds[first : first + stage], first_row + first, block_rows)
+            for first in range(0, len(seeds), stage)
+        ]
+        return tuple(functools.reduce(operator.add, results) for results in zip(*stages, strict=True))
 
     def look(self, actor: Evaluated, seeds: Sequence[int]) -> tuple[EvaluationResult, ...]:
         """See `Evaluator`: in one block, of a size of its own."""
@@ -118,8 +127,23 @@ class GreedyEvaluator(Evaluator):
             kept.environment.close()
         self._kept.clear()
 
+    def _stage(self, members: int, episodes: int) -> int:
+        """The number of episodes of each member to play at a time."""
+        return episodes if self._most is None else max(1, min(episodes, self._most // members))
+
+    def _resized(self, num_envs: int) -> _Kept | None:
+        """Expensive environments that are kept, with another number; they end if that is impossible."""
+        for number, kept in self._kept.items():
+            if kept.environment.most_at_once is not None:
+                del self._kept[number]
+                if kept.environment.resize(num_envs):
+                    return kept
+                kept.environment.close()
+                break
+        return None
+
     def _environment(self, num_envs: int) -> VecEnvironment:
-        kept = self._kept.pop(num_envs, None) or _Kept(self._make_environment(num_envs), {})
+        kept = self._kept.pop(num_envs, None) or self._resized(num_envs) or _Kept(self._make_environment(num_envs), {})
         if len(self._kept) == _MOST_KEPT:
             self._kept.pop(next(iter(self._kept))).environment.close()  # the longest unused
         self._kept[num_envs] = kept
@@ -128,13 +152,13 @@ class GreedyEvaluator(Evaluator):
     def _episodes(self, num_envs: int, actor: Evaluated, form: tuple[int, int, int, int]) -> GreedyEpisodes:
         """`form`: members, blocks, rows of a block, the first row. Graphs stay, and get the policies that act now."""
         kept, repeated = self._kept[num_envs], actor.repeat(form[1])
-        known = kept.episodes.get(form)
+        known = kept.episodes.get((num_envs, *form))
         if known is not None and isinstance(known.actor, NetworkActor) and known.actor.acts_like(repeated):
             known.actor.load_state(repeated.state())
             return known
         episodes = GreedyEpisodes(kept.environment, repeated, *form)
         if cuda_graphs.can_capture(kept.environment.device):
-            kept.episodes[form] = episodes
+            kept.episodes[(num_envs, *form)] = episodes
         return episodes
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import gymnasium
 import torch
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments.spec import Isolation
+from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
 from podracer_core.environments.processes.local_rows import MakeEnvironment
+from podracer_core.environments.processes.own_code import packed
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -41,7 +44,7 @@ class EnvironmentSource:
     def open(self, count: int, device: torch.device | str = "cpu", *, evaluation: bool = False) -> VecEnvironment:
         """`count` environments on `device`; the caller closes them. Raises InvalidInput, and the code's own errors."""
         if self.make is not None:
-            return PreprocessVecEnv(self.spec, count, device, make=self.make)
+            return PreprocessVecEnv(self.spec, count, device, make=self.make, elastic=evaluation)
         if self.batched is None:
             return make_vec_environment(self.spec, count, device, evaluation=evaluation)
         arguments = self.spec.arguments
@@ -59,6 +62,21 @@ class EnvironmentSource:
             return "cuda" if torch.cuda.is_available() else "cpu"
         return "cpu" if self.make is not None and wanted == "auto" else device_for(wanted, self.spec)
 
+    def isolated(self) -> Self:
+        """The same, with each environment in a process of its own."""
+        return replace(self, spec=replace(self.spec, isolation="process"))
+
+    def proof(self) -> IsolationProof | None:
+        """The proof that its environments share state, not begun; None if there is nothing to prove, or no way to."""
+        if self.batched is not None or self.spec.isolation:
+            return None
+        if self.make is None:
+            return isolation_proof(self.spec)
+        try:
+            return IsolationProof(self.spec, packed(self.make, self.spec.name))
+        except InvalidInput:
+            return None
+
     @property
     def all_alike(self) -> bool:
         """Whether all episodes of an evaluation are alike."""
@@ -66,17 +84,21 @@ class EnvironmentSource:
 
 
 def find_source(
-    environment: Environment, arguments: Mapping[str, Any] | None = None, max_episode_steps: int | None = None
+    environment: Environment,
+    arguments: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    isolation: Isolation = "",
 ) -> EnvironmentSource:
-    """The source for `environment`. `arguments` are those of its constructor, JSON values.
+    """The source for `environment`. `arguments` are those of its constructor, JSON values; `isolation` is the spec's.
 
     Raises InvalidInput for an unknown id, an environment instance, and any other object.
     """
     given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
     if isinstance(environment, str):
-        spec = EnvironmentSpec(id=environment, kwargs=given, max_episode_steps=max_episode_steps)
+        spec = EnvironmentSpec(id=environment, kwargs=given, max_episode_steps=max_episode_steps, isolation=isolation)
         if find_environment(environment).backend == "gymnasium" and _is_registered_here(environment):
-            return EnvironmentSource(spec, partial(gymnasium.make, environment, disable_env_checker=True))
+            registered = gymnasium.registry[environment]  # another process does not know the id
+            return EnvironmentSource(spec, partial(gymnasium.make, registered, disable_env_checker=True))
         return EnvironmentSource(spec)
     if isinstance(named, gymnasium.Env | VecEnvironment):
         kind = type(named).__name__
@@ -84,8 +106,12 @@ def find_source(
     if not callable(named):
         message = f"expected an id, a class, or a function that returns a gymnasium.Env, got {named!r:.100}"
         raise _refused(message)
-    spec = EnvironmentSpec(entry_point=_entry_point(named), kwargs=given, max_episode_steps=max_episode_steps)
+    spec = EnvironmentSpec(
+        entry_point=_entry_point(named), kwargs=given, max_episode_steps=max_episode_steps, isolation=isolation
+    )
     if inspect.isclass(named) and issubclass(named, VecEnvironment):
+        if isolation:
+            raise _refused(f"{spec.name} makes all environments of a batch as one: isolation is for a gymnasium.Env")
         return EnvironmentSource(spec, batched=named)
     return EnvironmentSource(spec, named)
 

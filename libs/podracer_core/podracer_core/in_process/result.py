@@ -287,7 +287,8 @@ def load(
         checkpoint = open_checkpoint_folder(path, POLICY_GROUPS)
     source = None
     if environment is not None:
-        source = find_source(environment, environment_arguments, max_episode_steps)
+        isolation = checkpoint.metadata["environment"].get("isolation", "")
+        source = find_source(environment, environment_arguments, max_episode_steps, isolation)
     elif environment_arguments is not None or max_episode_steps is not None:
         raise PreconditionFailed("environment_arguments and max_episode_steps go with an environment")
     looks = [Look(**{**look, "returns": tuple(look["returns"])}) for look in checkpoint.metadata.get("looks", ())]

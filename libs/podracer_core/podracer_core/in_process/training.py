@@ -6,8 +6,10 @@ import itertools
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,14 +18,16 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.environments.spec import Isolation
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
+from podracer_core.environments.processes.isolation import IsolationProof
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import PreconditionFailed
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
 from podracer_core.in_process.breakages import Breakages
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
@@ -43,6 +47,8 @@ from podracer_core.training.source import InProcessSource
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3
 _USUAL_S = 150.0  # the assumed length of a training of unknown length
+_WAITING = 0.5  # part of the time that the proof of isolation may take
+_LEAST_S = 0.1
 _FEWEST_TO_REPLACE = 4  # members
 _UNLIMITED_EPISODE_STEPS = 1000
 
@@ -61,6 +67,7 @@ def train(
     search: bool = False,
     environment_arguments: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
+    isolation: Isolation = "",
     envs_per_member: int | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -79,6 +86,8 @@ def train(
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
+    isolation        "process": each environment in a process of its own. Environments that share state in one process
+                     are found out and isolated by themselves: with a warning, and training begins again
     seed             member m has `seed` + m
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
     callbacks        see `Callback`
@@ -90,20 +99,48 @@ def train(
     world breaks are left out, and told by a warning.
     """
     order = Order(
-        find_source(environment, environment_arguments, max_episode_steps),
+        find_source(environment, environment_arguments, max_episode_steps, isolation),
         algorithm, members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device,
     )  # fmt: skip
     order = check_order(order, hyperparameters or {}, search)
     called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+    proof, began_at = order.source.proof(), time.monotonic()
+    if proof is None:
+        return _train(order, called, progress)
+    with closing(proof):
+        try:
+            return _train(order, called, progress, proof)
+        except InvalidInput:
+            raise
+        except Exception:  # of user code, perhaps because its environments disturb each other
+            if not proof.shares_state():
+                raise
+    warnings.warn(order.source.spec.shared_state_warning, stacklevel=2)
+    left_s = None if order.seconds is None else max(_LEAST_S, order.seconds - (time.monotonic() - began_at))
+    return _train(replace(order, source=order.source.isolated(), seconds=left_s), called, progress)
+
+
+class _SharedState(Exception):
+    """What was collected is worth nothing."""
+
+
+def _train(order: Order, callbacks: Sequence[Callback], progress: bool, proof: IsolationProof | None = None) -> Result:
     with ExitStack() as held:
-        return _Training(order, called, progress, held).run()
+        return _Training(order, callbacks, progress, held, proof).run()
 
 
 class _Training:
     """One cohort, from its first step to its result."""
 
-    def __init__(self, order: Order, callbacks: Sequence[Callback], progress: bool, held: ExitStack) -> None:
-        """`held` closes the environments."""
+    def __init__(
+        self,
+        order: Order,
+        callbacks: Sequence[Callback],
+        progress: bool,
+        held: ExitStack,
+        proof: IsolationProof | None,
+    ) -> None:
+        """`held` closes the environments; `proof` begins beside training and ends before the first score."""
         self._order, self._callbacks = order, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
@@ -114,15 +151,14 @@ class _Training:
         )  # fmt: skip
         environment = source.open(order.members * envs, self._device)
         held.callback(environment.close)
+        self._proof = proof and proof.start()
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
         self._algorithm = self._cohort(environment)
         seeds = torch.tensor([order.seed + member for member in range(order.members)])
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
-        self._backend = InProcessBackend(
-            lambda count, device: source.open(count, device, evaluation=True), all_alike=source.all_alike
-        )
+        self._backend = InProcessBackend(self._open_judged, all_alike=source.all_alike)
         held.callback(self._backend.close)
         observed = environment.original_space or from_gymnasium(environment.observation_space)
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
@@ -146,6 +182,18 @@ class _Training:
         for callback in self._callbacks:
             callback.on_end(result)
         return result
+
+    def _open_judged(self, count: int, device: torch.device) -> VecEnvironment:
+        """Environments for evaluation."""
+        if self._proof is not None:
+            end = math.inf if self._order.seconds is None else self._began_at + _WAITING * self._order.seconds
+            if self._proof.shares_state(self._check_interrupt, end):
+                raise _SharedState
+        return self._order.source.open(count, device, evaluation=True)
+
+    def _check_interrupt(self) -> None:
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
 
     def _cohort(self, environment: VecEnvironment) -> Algorithm:
         members = tuple(

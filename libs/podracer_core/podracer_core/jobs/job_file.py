@@ -13,6 +13,7 @@ from typing import Any, Literal
 from podracer_core.attachments.limits import MAX_DATA_BYTES, mebibytes
 from podracer_core.attachments.pack import code_files
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.spec import Isolation
 from podracer_core.catalogue.ranges import Choice, Fixed, IntegerInterval, Interval
 from podracer_core.config import Builder, Document, Node, build, load_yaml, parse_yaml
 from podracer_core.config.build import INVALID, BuildFunction
@@ -81,6 +82,7 @@ class _EnvironmentSection:
     code: Path | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
+    isolation: Isolation = ""
 
 
 def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
@@ -101,7 +103,14 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
             return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
         code_path = str(code)
     try:
-        spec = EnvironmentSpec(section.id, section.entry_point, code_path, section.kwargs, section.max_episode_steps)
+        spec = EnvironmentSpec(
+            section.id,
+            section.entry_point,
+            code_path,
+            section.kwargs,
+            section.max_episode_steps,
+            isolation=section.isolation,
+        )
         if code_path:
             code_files(Path(code_path), spec.entry_point)
         return spec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
+
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
@@ -10,7 +12,8 @@ from podracer_core.catalogue.messages import description_to_message, hyperparame
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.environments.processes.isolation import isolation_proof
+from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
 from podracer_core.jobs.pod import MAX_MEMBERS
 
 
@@ -61,8 +64,20 @@ def _refused(index: int, field: str, problem: str) -> InvalidInput:
 
 
 def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
-    """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
-    found = inspect_environment(spec, timeout_s)
+    """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`.
+
+    Whether its worlds share state is proved meanwhile.
+    """
+    proof = isolation_proof(spec)
+    with nullcontext() if proof is None else closing(proof.start()):
+        try:
+            found = inspect_environment(spec, timeout_s)
+        except PodracerError:
+            if proof is None:
+                raise
+            proof.close()  # its worlds may have been in the way
+            found = inspect_environment(spec, timeout_s)
+        shares_state = proof is not None and proof.shares_state()
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
@@ -73,4 +88,5 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
         find_environment(spec.id).backend if spec.id else "gymnasium",
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
+        shares_state=shares_state,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.environments.processes.row_processes import MOST_ISOLATED
 from podracer_core.environments.registry import batched_class
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
@@ -15,6 +16,7 @@ _REPLAYING_ENVS = 8  # of a member
 # FastTD3). A minibatch is large accordingly: PPO's default is a quarter of the rollout, as in Isaac Lab.
 _GPU_ENVS = 4096  # of a cohort, but of a member no fewer than one that replays has
 _GPU_REPLAYING_ENVS = 128  # of a member
+_LEAST_ISOLATED = 2  # of a member
 _LEAST_UPDATES = 16  # in a round whose steps are limited
 
 
@@ -35,6 +37,8 @@ def usual_envs_per_member(
     limit) last for some rollouts of `horizon` steps.
     """
     on_policy = find_algorithm(algorithm).on_policy
+    if spec.isolation == "process":
+        return max(_LEAST_ISOLATED, MOST_ISOLATED // members)
     is_physics = bool(spec.id) and find_environment(spec.id).backend == "mujoco"
     if not on_policy:
         usual = _REPLAYING_ENVS

@@ -11,6 +11,7 @@ from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.rpc.resource_names import artifact_name, job_name
+from podracer_orchestrator.stored_messages import description_of, spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 
 CODE, DATA_SET = "CODE", "DATA_SET"
@@ -93,10 +94,12 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
         )
 
 
-def environment_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets."""
-    environment = environment_pb2.EnvironmentSpec()
+def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
+    """The environment for a pod: with the job's data sets, and isolated if its inspection has shown that it must be."""
+    environment, spec = environment_pb2.EnvironmentSpec(), spec_of(job)
     environment.CopyFrom(spec.environment)
+    if description_of(job).shares_state:
+        environment.isolation = "process"
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
     return environment

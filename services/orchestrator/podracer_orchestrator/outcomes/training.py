@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
-from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.search import Search
@@ -45,7 +45,7 @@ class InspectWork(Work):
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
         """The environment, and the one of the retraining."""
         spec = spec_of(change.job)
-        message.inspect.environment.CopyFrom(environment_of(spec))
+        message.inspect.environment.CopyFrom(environment_of(change.job))
         message.inspect.timeout.CopyFrom(seconds_to_duration(INSPECTION_TIMEOUT_S))
         if spec.retrain.kwargs.fields:
             message.inspect.retrain_environment.CopyFrom(retraining.environment(change.job))
@@ -65,6 +65,9 @@ class InspectWork(Work):
             jobs.fail(session, job, as_problem(error), change.now)
             return
         change.record("ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}")
+        if result.description.shares_state:
+            environment = environment_from_message(spec_of(job).environment)
+            change.record("ENVIRONMENT_ISOLATED", environment.shared_state_warning)
         jobs.describe(session, job, result.description)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 

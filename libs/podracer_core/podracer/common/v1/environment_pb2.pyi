@@ -314,12 +314,17 @@ class EnvironmentSpec(_message.Message):
     KWARGS_FIELD_NUMBER: _builtins.int
     MAX_EPISODE_STEPS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    ISOLATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
     entry_point: _builtins.str
     """`package.module:Class` of a user's environment."""
     max_episode_steps: _builtins.int
     """Time limit in steps. 0: the environment's own."""
+    isolation: _builtins.str
+    """`process`: each world runs in a process of its own, in training and in evaluation. Unset: several worlds run in a
+    process, unless inspection has proved that they share state (EnvironmentDescription.shares_state).
+    """
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
         """Archive of the user's code: a zip, uploaded through ArtifactService as CODE. Its root is on the import path of the
@@ -345,10 +350,11 @@ class EnvironmentSpec(_message.Message):
         kwargs: _struct_pb2.Struct | None = ...,
         max_episode_steps: _builtins.int = ...,
         data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
+        isolation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "id", b"id", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -366,6 +372,7 @@ class EnvironmentDescription(_message.Message):
     DETERMINISTIC_EVALUATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
+    SHARES_STATE_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -376,6 +383,10 @@ class EnvironmentDescription(_message.Message):
     """How the environment changed the user's data at its start, for people: for example, gaps that it filled. A last line
     tells how a policy sees the parts of an observation, unless that is a plain vector. At most 4,000 characters; a
     longer text is cut off. Empty: no change.
+    """
+    shares_state: _builtins.bool
+    """Whether a second world in the same process changes a first one, or cannot be made. The orchestrator then sets
+    EnvironmentSpec.isolation for the pods. Unset: it is not so, or it could not be proved.
     """
     @_builtins.property
     def observation_space(self) -> Global___Space:
@@ -394,10 +405,11 @@ class EnvironmentDescription(_message.Message):
         deterministic_evaluation: _builtins.bool = ...,
         backend: _builtins.str = ...,
         preparation: _builtins.str = ...,
+        shares_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

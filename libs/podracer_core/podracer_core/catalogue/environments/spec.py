@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
@@ -58,6 +58,8 @@ class StoredFile:
         return {"key": self.key, "sha256": self.sha256, "size_bytes": self.size_bytes, "name": self.name}
 
 
+Isolation = Literal["", "process"]
+
 _ENTRY_POINT = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 
 
@@ -75,6 +77,7 @@ class EnvironmentSpec:
     code                 packed code in the object store; it becomes a `code_path` before the environment starts
     data                 data sets by argument of the constructor: paths of files here, or files in the object store,
                          which become paths likewise
+    isolation            "process": each world in a process of its own; "": several in a process
     """
 
     id: str = ""
@@ -84,6 +87,7 @@ class EnvironmentSpec:
     max_episode_steps: int | None = None
     code: StoredFile | None = None
     data: Mapping[str, str | StoredFile] = field(default_factory=dict)
+    isolation: Isolation = ""
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
@@ -103,6 +107,8 @@ class EnvironmentSpec:
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             message = f"must be at least 1, not {self.max_episode_steps}"
             yield FieldViolation("environment.max_episode_steps", message)
+        if self.isolation not in get_args(Isolation):
+            yield FieldViolation("environment.isolation", f"expected process or nothing, got {self.isolation!r:.100}")
         try:
             json.dumps(dict(self.kwargs), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -112,6 +118,14 @@ class EnvironmentSpec:
                 yield FieldViolation(f"data.{name}", "is not the name of an argument")
             elif name in self.kwargs:
                 yield FieldViolation(f"data.{name}", f"is also in environment.kwargs: give {name} once")
+
+    @property
+    def shared_state_warning(self) -> str:
+        """What to tell people of worlds that share state."""
+        return (
+            f"worlds of {self.name} in one process share state, so each runs in a process of its own now, which is "
+            "slower: keep the state in self to avoid that, or say isolation: process"
+        )
 
     @property
     def name(self) -> str:
@@ -158,7 +172,7 @@ class EnvironmentSpec:
             "max_episode_steps": self.max_episode_steps,
             "code": None if self.code is None else self.code.to_json(),
             "data": data,
-        }
+        } | ({"isolation": self.isolation} if self.isolation else {})
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:

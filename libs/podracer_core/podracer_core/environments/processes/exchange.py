@@ -49,7 +49,7 @@ class Channel:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
         self._connection = connection
         self._spins = spins
-        self._received = bytearray()
+        self._received, self._wanted = bytearray(), 0  # bytes
         self._waited_s = math.inf
 
     def send(self, message: Mapping[str, Any], payload: bytes = b"") -> None:
@@ -83,6 +83,8 @@ class Channel:
 
     def _take(self) -> tuple[dict[str, Any], bytes] | None:
         """The next message, if it has arrived completely."""
+        if len(self._received) < self._wanted:
+            return None
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
@@ -90,9 +92,11 @@ class Channel:
         if not isinstance(header, dict):
             raise ValueError(f"{line[:100]!r} is not a message")
         payload_bytes = header.pop("payload_bytes", 0)
+        self._wanted = len(line) + len(newline) + payload_bytes
         if len(rest) < payload_bytes:
             return None
         self._received.clear()
+        self._wanted = 0
         if len(rest) > payload_bytes:
             raise ValueError(f"{rest[payload_bytes:][:100]!r} follows a message")
         return header, bytes(rest)

@@ -25,6 +25,7 @@ from podracer_core.environments.processes.row_codec import (
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
+from podracer_core.environments.processes.trace import trace
 from podracer_core.environments.spaces import (
     action_mask_size,
     check_mask,
@@ -114,6 +115,11 @@ class GymnasiumRows(Rows):
             result = environment.step(action)
             ended = check_step(self.observation_space, result) or taken + 1 == self._known_limit
             taken = 0 if ended else taken + 1
+
+    def trace(self) -> NDArray[np.float64]:
+        """See `Rows.trace`."""
+        self.doing = "an episode"
+        return trace(self._environments, self._limits)
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
@@ -28,17 +29,14 @@ class LocalRows(RowProcesses):
         """`make` is called once for each row with the spec's arguments."""
         super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
         self._make = make
+        self._indices: list[EnvironmentIndex] = []
         self._opened: GymnasiumRows | None = None
         self._server: Server | None = None
 
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-
-        def make(row: int) -> gymnasium.Env[Any, Any]:
-            return self._make(**drawing, **self._spec.arguments)
-
-        made = [make(row) for row in range(self._num_envs)]
+        made, make = made_by(self._make, self._num_envs, drawing | self._spec.arguments, self._take_indices())
         strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
         if strange is not None:
             raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
@@ -66,7 +64,14 @@ class LocalRows(RowProcesses):
         """See `RowProcesses.close`."""
         if self._opened is not None:
             self._opened.close()
+        for index in self._indices:
+            index.close()
         os.close(self.memory)
+
+    def _take_indices(self) -> Iterator[EnvironmentIndex]:
+        while True:
+            self._indices.append(EnvironmentIndex())
+            yield self._indices[-1]
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
         assert self._server is not None, "start comes first"

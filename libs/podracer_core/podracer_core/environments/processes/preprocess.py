@@ -17,7 +17,8 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
 from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
-from podracer_core.environments.processes.row_processes import Asked, RowProcesses, core_count
+from podracer_core.environments.processes.own_code import packed
+from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
@@ -39,6 +40,9 @@ class PreprocessVecEnv(VecEnvironment):
     seeds[i] itself where Gymnasium can take it. Masks of Discrete and MultiDiscrete actions come from the environment
     (see `action_masks`); to find out whether there are any, environment 0 is reset once more at the start.
 
+    With `isolation: process` in the spec each row has a process of its own, whatever `processes` is. With `elastic`,
+    only the first of them is started at once, and `reset` starts those that `resize` leaves.
+
     A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows show reward 0, their
     last observation as the final one, truncated and not valid, and start their next episode. The same holds for a row
     whose environment raises once it has worked (`Breaks` says which exceptions are not borne): its world is made anew.
@@ -57,24 +61,26 @@ class PreprocessVecEnv(VecEnvironment):
         start_timeout_s: float = 120.0,
         pictures: bool = False,
         make: MakeEnvironment | None = None,
+        elastic: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
-        `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment in
-        this process instead.
+        `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
+        this process without isolation.
         """
-        wanted = core_count() if processes is None else processes
+        isolated = spec.isolation == "process"
+        wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.name = spec.name
         self._pictures = pictures
-        self._losses_in_a_row = 0
+        self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures)
-            if make is not None
+            if make is not None and not isolated
             else RowProcesses(
                 spec,
                 num_envs,
@@ -82,20 +88,47 @@ class PreprocessVecEnv(VecEnvironment):
                 pictures=pictures,
                 step_timeout_s=step_timeout_s,
                 start_timeout_s=start_timeout_s,
+                code=b"" if make is None else packed(make, spec.name),
             )
         )
+        if isolated and elastic:
+            self.most_at_once, self._processes.acting = MOST_ISOLATED, 1
         self._finalizer = weakref.finalize(self, self._processes.close)
         try:
-            self._arrays = self._open()
+            self._mask_size = self._open()
+            if self.most_at_once is None:
+                self._map()
         except PodracerError:
             self.close()
             raise
-        self._step = self._shared_step()
-        self._action = torch.from_numpy(self._arrays.action)
         self._bounds: tuple[Tensor, Tensor] | None = None
         if isinstance(self.action_space, gymnasium.spaces.Box):
             low, high = self.action_space.low, self.action_space.high
             self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
+
+    def resize(self, num_envs: int) -> bool:
+        """See `VecEnvironment.resize`: processes are only added, and go on with the first rows."""
+        if self.most_at_once is None or (self._capacity and num_envs > self._capacity):
+            return False
+        self.num_envs = num_envs
+        vars(self).pop("_action_form", None)  # known of another number
+        return True
+
+    def _map(self) -> None:
+        """Have `num_envs` rows act, and start the processes that they lack."""
+        assert isinstance(self.observation_space, gymnasium.spaces.Box), "they are arrays"
+        is_first, self._capacity = not self._capacity, self._capacity or max(self.num_envs, self.most_at_once or 0)
+        layout = self._capacity, self.observation_space, self.action_space, self._mask_size
+        if is_first:
+            size_memory(self._processes.memory, *layout)
+        if self.most_at_once is not None:
+            self._processes.spread(self._capacity, self._capacity)
+            self._processes.acting = self.num_envs
+        self._processes.map()
+        arrays = map_memory(self._processes.memory, *layout)
+        self._arrays = SharedArrays(*(getattr(arrays, name)[: self.num_envs] for name in SharedArrays.__slots__))
+        self._step = self._shared_step()
+        self._action = torch.from_numpy(self._arrays.action)
 
     def _shared_step(self) -> Step:
         return Step(
@@ -118,6 +151,9 @@ class PreprocessVecEnv(VecEnvironment):
         """See `VecEnvironment.reset`."""
         if seeds.shape != (self.num_envs,):
             raise InvalidInput(f"seeds must have the shape [{self.num_envs}], not {list(seeds.shape)}")
+        if self.most_at_once is not None:
+            with self._closed_by_failure():
+                self._map()
         self._arrays.seed[:] = seeds.cpu().numpy()
         self._arrays.episode[:] = 0
         return self._start_episodes()
@@ -194,8 +230,8 @@ class PreprocessVecEnv(VecEnvironment):
         """The ids of the processes, in the order of their rows."""
         return [child.pid for child in self._processes.children]
 
-    def _open(self) -> SharedArrays:
-        """Start the processes, and get the descriptions of their environments."""
+    def _open(self) -> int:
+        """Start the processes, and get the descriptions of their environments; the size of their masks."""
         opened = self._processes.start()
         self.original_space = from_json(opened["observation_space"])
         self.observation_space = observation_array_space(to_gymnasium(self.original_space))
@@ -205,10 +241,7 @@ class PreprocessVecEnv(VecEnvironment):
         self.frames_per_second: float = opened.get("frames_per_second", 0.0)
         self.has_action_mask = opened["mask_size"] > 0
         self._batched = self.resumes_episodes = opened.get("batched", False)
-        layout = self.num_envs, self.observation_space, self.action_space, opened["mask_size"]
-        size_memory(self._processes.memory, *layout)
-        self._processes.map()
-        return map_memory(self._processes.memory, *layout)
+        return int(opened["mask_size"])
 
     def _start_episodes(self) -> Tensor:
         self._command("start")

@@ -7,6 +7,8 @@ the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
                                                             -> the spaces, the time limit and more, see `Rows.describe`
+                                 its payload, if any: see `own_code`
+    {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows in some steps, see `trace`
     {"command": "inspect", "steps": 10}                     -> {}, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
@@ -29,6 +31,7 @@ import contextlib
 import ctypes
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
 import re
@@ -38,12 +41,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from podracer_core.environments.processes.breaks import describe_error
+from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
@@ -74,10 +80,13 @@ class Server:
             return self._broken(), b""
         match message.pop("command"):
             case "open":
-                self._opened = open_rows(**message)
+                self._opened = open_rows(**message, code=payload)
                 return self._opened.describe(), b""
             case "inspect":
                 self._rows.inspect(**message)
+            case "trace":
+                shown = self._rows.trace()
+                return {"shape": shown.shape}, shown.tobytes()
             case "find_masks":
                 return {"mask_size": self._rows.mask_size()}, b""
             case "map":
@@ -169,19 +178,26 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
 _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
-def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
-    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested."""
+def open_rows(
+    environment: dict[str, Any], count: int, pictures: bool, code: bytes = b"", import_path: Sequence[str] = ()
+) -> Rows:
+    """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested.
+
+    `code`: the class or function itself, packed, from a process with this `import_path`.
+    """
+    index = EnvironmentIndex()  # until the end of this process
+    os.environ[VARIABLE] = str(index.number)
     entry_point: str = environment["entry_point"]
     kwargs: dict[str, Any] = environment["kwargs"]
     limit: int | None = environment["max_episode_steps"]
     drawing = {"render_mode": "rgb_array"} if pictures else {}
-    if environment["id"]:
-
-        def make(row: int) -> gymnasium.Env[Any, Any]:
-            return gymnasium.make(environment["id"], limit, disable_env_checker=True, **drawing, **kwargs)
-
-        return GymnasiumRows([make(row) for row in range(count)], limit, pictures, make)
-    loaded = _load(entry_point, environment["code_path"])
+    if code:
+        own_code = importlib.import_module("podracer_core.environments.processes.own_code")
+        loaded = own_code.unpacked(code, import_path)
+    elif environment["id"]:
+        loaded = partial(gymnasium.make, environment["id"], max_episode_steps=limit, disable_env_checker=True)
+    else:
+        loaded = _load(entry_point, environment["code_path"])
     if _is_batched(loaded):
         # Late: torch takes seconds and memory that an environment which does without should not pay for.
         batched_rows = importlib.import_module("podracer_core.environments.processes.batched_rows")
@@ -189,11 +205,11 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
         return rows
     if pictures:
         _check_takes_render_mode(loaded)
-
-    def make_own(row: int) -> gymnasium.Env[Any, Any]:
-        return _checked(loaded(**drawing, **kwargs), entry_point)
-
-    return GymnasiumRows([make_own(row) for row in range(count)], limit, pictures, make_own)
+    indices = itertools.chain([index], iter(EnvironmentIndex, None))
+    made, make = made_by(loaded, count, drawing | kwargs, indices)
+    for each in made:
+        _checked(each, environment["id"] or entry_point)
+    return GymnasiumRows(made, limit, pictures, make)
 
 
 def _load(entry_point: str, code_path: str) -> Any:

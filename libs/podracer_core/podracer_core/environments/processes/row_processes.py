@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,11 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+MOST_ISOLATED = 8
+"""Processes with one world each that an evaluation uses at a time, and a cohort by default: each has its own copy of
+Python, and often of a simulator."""
+
+
 class Asked(NamedTuple):
     """The answers of all processes with their payloads; for each missing answer, process index → reason."""
 
@@ -26,11 +32,24 @@ class Asked(NamedTuple):
     lost: dict[int, str]
 
 
+def send_open(
+    child: ChildProcess, spec: EnvironmentSpec, count: int, *, pictures: bool = False, code: bytes = b""
+) -> None:
+    """Have a process make `count` environments."""
+    here = {"import_path": sys.path} if code else {}
+    child.send("open", code, environment=spec.to_json(), count=count, pictures=pictures, **here)
+
+
 class RowProcesses:
     """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size yet.
 
-    The first of them draws the pictures of row 0, if there are to be any.
+    The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an environment, packed
+    (see `own_code`).
+
+    acting   the number of processes that are asked, from the first on; None: all
     """
+
+    acting: int | None = None
 
     def __init__(
         self,
@@ -41,26 +60,30 @@ class RowProcesses:
         pictures: bool,
         step_timeout_s: float,
         start_timeout_s: float,
+        code: bytes = b"",
     ) -> None:
-        self._spec, self._num_envs = spec, num_envs
-        self._pictures = pictures
+        self._spec = spec
+        self._pictures, self._code = pictures, code
         self._step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
         # A process that looks for its next command without sleeping must not take the core of one that is at work.
         self._spins = count <= core_count()
         self._mask_size = 0
+        self.spread(num_envs, count)
+        self.children: list[ChildProcess] = []
+        self._mapped = 0  # of them
+        self.memory = create_memory()
+
+    def spread(self, num_envs: int, count: int) -> None:
+        """Let `count` processes have `num_envs` rows, before any is mapped."""
+        self._num_envs = num_envs
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
-        self.children: list[ChildProcess] = []
-        self.memory = create_memory()
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
         deadline = time.monotonic() + self._start_timeout_s
         try:
-            for rows in self.rows:
-                self.children.append(self._start_child())
-                self._send_open(self.children[-1], rows)
-            answers = [child.receive(deadline) for child in self.children]
+            answers = self._open(deadline)
             self.children[0].send("find_masks")
             self._mask_size = self.children[0].receive(deadline)["mask_size"]
         except ChildLost as lost:
@@ -68,24 +91,37 @@ class RowProcesses:
         return {**answers[0], "mask_size": self._mask_size}
 
     def map(self) -> None:
-        """Have all processes attach the memory, which has its size by now."""
+        """Have the processes attach the memory, which has its size by now; start those that shall act and do not yet
+        run."""
         deadline = time.monotonic() + self._start_timeout_s
         try:
-            for child, rows in zip(self.children, self.rows, strict=True):
+            self._open(deadline)
+            for child, rows in zip(self.children[self._mapped :], self.rows[self._mapped :], strict=False):
                 self._map(child, rows, deadline)
+            self._mapped = len(self.children)
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
+
+    def _open(self, deadline: float) -> list[dict[str, Any]]:
+        """Start the acting processes that do not run yet; their answers."""
+        first = len(self.children)
+        rows = self.rows[first : self.acting]
+        self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
+        for child, own in zip(self.children[first:], rows, strict=True):
+            self._send_open(child, own)
+        return [child.receive(deadline) for child in self.children[first:]]
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""
         asked = Asked([], {})
-        for index, child in enumerate(self.children):
+        children = self.children[: self.acting]
+        for index, child in enumerate(children):
             try:
                 child.send(command, payloads[index] if payloads else b"")
             except ChildLost as error:
                 asked.lost[index] = error.message
         deadline = time.monotonic() + self._step_timeout_s
-        for index, child in enumerate(self.children):
+        for index, child in enumerate(children):
             if index not in asked.lost:
                 try:
                     asked.answers.append(child.receive_payload(deadline))
@@ -128,7 +164,7 @@ class RowProcesses:
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures = self._pictures and rows.start == 0
-        child.send("open", environment=self._spec.to_json(), count=rows.stop - rows.start, pictures=pictures)
+        send_open(child, self._spec, rows.stop - rows.start, pictures=pictures, code=self._code)
 
     def _map(self, child: ChildProcess, rows: slice, deadline: float) -> None:
         child.send("map", num_envs=self._num_envs, first=rows.start, mask_size=self._mask_size)

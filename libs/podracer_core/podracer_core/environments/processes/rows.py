@@ -66,6 +66,10 @@ class Rows(ABC):
     def step(self) -> None:
         """Act once in every row; where an episode ends, start the next one."""
 
+    def trace(self) -> NDArray[np.float64]:
+        """What row 0 shows in some steps [rows, n], while the other rows are stepped between; see `trace`."""
+        return np.zeros((0, 0))  # a batch keeps its worlds apart by itself
+
     def frame(self) -> NDArray[np.uint8]:
         """The picture [height, width, 3] of row 0 as the last step left it, before any new episode."""
         raise InvalidInput("a batched environment has no pictures; only a gymnasium.Env with rgb_array has")

@@ -1,0 +1,95 @@
+"""A number for each open environment that no other on this machine has, for ports and such; torch is not imported."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import inspect
+import itertools
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+VARIABLE = "PODRACER_ENVIRONMENT_INDEX"
+"""The variable of a child process with the index of its first environment."""
+_ARGUMENT = "environment_index"
+_ADVICE = (
+    f"if each environment needs a port or a number of its own, let the constructor take the argument {_ARGUMENT}: it "
+    "is different in all environments that are open on this machine"
+)
+
+
+class EnvironmentIndex:
+    """The lowest free number, from 0, until `close` or the end of the process."""
+
+    def __init__(self) -> None:
+        marks = ((number, _mark(f"podracer-environment-{number}")) for number in itertools.count())
+        self.number, self._mark = next((number, mark) for number, mark in marks if mark is not None)
+
+    def close(self) -> None:
+        """Let another environment have the number."""
+        os.close(self._mark)
+
+
+def _mark(name: str) -> int | None:
+    """A descriptor that marks `name` as taken while it is open; None if another one does.
+
+    In Linux it is a name in the kernel's table of sockets. Its scope is that of ports: all containers of a pod and all
+    users of a machine share it.
+    """
+    if platform.system() == "Linux":
+        with socket.socket(socket.AF_UNIX) as ours:
+            try:
+                ours.bind(f"\0{name}")
+            except OSError:
+                return None
+            return ours.detach()
+    file = os.open(Path(tempfile.gettempdir(), name), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def made_by(
+    make: Callable[..., Any], count: int, kwargs: Mapping[str, Any], indices: Iterator[EnvironmentIndex]
+) -> tuple[list[Any], Callable[[int], Any]]:
+    """`count` environments, each with the next index if their constructor names an argument for it; and a function that
+    makes the environment of a row anew."""
+    constructor: Any = make
+    if isinstance(make, partial) and make.func is gymnasium.make:
+        (spec,) = make.args
+        entry_point = (gymnasium.spec(spec) if isinstance(spec, str) else spec).entry_point
+        constructor = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    try:
+        named = _ARGUMENT in inspect.signature(constructor).parameters
+    except (TypeError, ValueError):  # of a class in C, say
+        named = False
+    own = [{_ARGUMENT: next(indices).number} if named else {} for _ in range(count)]
+    made: list[Any] = []
+
+    def make_row(row: int) -> Any:
+        return make(**own[row] | kwargs)
+
+    try:
+        for row in range(count):
+            made.append(make_row(row))  # noqa: PERF401 - those before an error are closed
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # an error may have no words
+            if "in use" in str(error) and not named:
+                error.add_note(_ADVICE)
+        for each in made:  # a simulator that exists once is free again then
+            with contextlib.suppress(Exception):
+                each.close()
+        raise
+    return made, make_row
