@@ -61,7 +61,7 @@ class GreedyEpisodes:
         self.failed_starts: list[Break] = []
         self._taken = torch.zeros((), dtype=torch.int64, device=device)
         self._acts_in_box = isinstance(environment.action_space, gymnasium.spaces.Box)
-        self._action_sums = torch.zeros(STEPS_AT_ONCE, count, dtype=torch.float64, device=device)
+        self._actions_stay = device.type == "cpu" or environment.graph_safe  # else the next one has the same memory
         self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
@@ -91,20 +91,21 @@ class GreedyEpisodes:
         self._play(steps)
 
     def _take_steps(self, count: int) -> None:
+        actions = []
         for index in range(count):
             action = self._act()
             if self._acts_in_box:
-                flat = action.reshape(action.shape[0], -1)
-                torch.sum(flat, 1, dtype=torch.float64, out=self._action_sums[index])
+                actions.append(action if self._actions_stay else action.clone())
             self._count(self._environment.step(action), index)
-        if self._acts_in_box:
-            self._note_wild_actions(count)
+        if actions:
+            self._note_wild_actions(torch.stack(actions).view(count, action.shape[0], -1))
 
-    def _note_wild_actions(self, count: int) -> None:
-        wild = self._action_sums[:count].isfinite().logical_not_()
+    def _note_wild_actions(self, actions: Tensor) -> None:
+        """actions [T, N, numbers]"""
+        wild = actions.isfinite().all(2).logical_not_()
         first = self._taken + 1 + wild.long().argmax(0)
         self.wild_at += torch.where(wild.any(0) & (self.wild_at == 0), first, 0)
-        self._taken += count
+        self._taken += actions.shape[0]
 
     def _choose(self) -> Tensor:
         members, blocks = self._blocks

@@ -13,7 +13,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.statistics import student_t_quantile
 
 _CONFIDENCE = 0.95
-_COUNTS = {"broken_numbers": 0, "broken_code": 0, "first_break": "", "cut": 0}
+_COUNTS: Mapping[str, Any] = {"broken_numbers": 0, "broken_code": 0, "first_break": "", "cut": 0}
 """Of an evaluation, with the values of one in which nothing broke."""
 
 

@@ -285,7 +285,7 @@ class _Training:
         if not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
             self._stopped_by = self._stopped_by or "diverged"
             self._breakages.warn("the gradients of all members were not finite: training has ended")
-        self._breakages.check(session.breaks())
+        self._go_on(session, lambda: self._breakages.check(session.breaks()))
         if self._line is not None:
             self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
 
@@ -302,6 +302,8 @@ class _Training:
             replace_worst(self._algorithm, returns, self._values, order.ranges, self._random)
 
     def _look(self, judged: Sequence[Judgement], selection: Selection) -> None:
+        if not any(one.result.returns for one in judged):
+            return
         env_steps = sum(one.env_steps for one in judged)
         returns = tuple(selection.counted(one.result).mean for one in judged)
         look = Look(self._elapsed_s, env_steps, returns, self._best_mean)

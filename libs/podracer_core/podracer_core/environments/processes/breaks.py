@@ -60,6 +60,7 @@ class Breaks:
         self.worked = False
         self.begun = 0
         self._noted: list[dict[str, Any]] = []
+        self._has_text = False
         self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
         self._places: dict[int, tuple[int, int, int]] = {}  # seed → step, how often, and when last
         self._lines: Counter[str] = Counter()
@@ -69,6 +70,8 @@ class Breaks:
         if len(self._noted) < _MOST:
             place = f"step {step}" if step else "reset"
             told = f"{place}: {what}"[:_LONGEST_TEXT]
+            text = "" if self._has_text else text  # one is enough
+            self._has_text |= bool(text)
             self._noted.append({"row": row, "numbers": numbers, "text": told, "traceback": text})
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
@@ -92,7 +95,7 @@ class Breaks:
 
     def take(self, first: int) -> list[dict[str, Any]]:
         """What has broken since the last call, with rows counted from `first`."""
-        noted, self._noted = self._noted, []
+        noted, self._noted, self._has_text = self._noted, [], False
         return [{**each, "row": each["row"] + first} for each in noted]
 
     def __bool__(self) -> bool:

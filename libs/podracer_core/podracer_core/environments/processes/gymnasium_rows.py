@@ -135,7 +135,7 @@ class GymnasiumRows(Rows):
         self._flat_observation = self.arrays.final_observation.reshape(-1)
         self._is_bytes = self._flat_observation.dtype != np.float32
         self._first_observations = self.arrays.observation.reshape(self.count, -1)
-        self._rewards = memoryview(self.arrays.reward)  # takes numbers only; NumPy would take None and text
+        self._rewards: Any = self.arrays.reward.data  # takes numbers only; NumPy would take None and text
 
     def start(self) -> None:
         """See `Rows.start`."""
@@ -291,7 +291,8 @@ class GymnasiumRows(Rows):
 
     def _reset(self, row: int) -> None:
         """Start the row's episode, or the next one whose start does not break; the third in a row raises."""
-        rows, failure = self.arrays, None
+        rows = self.arrays
+        failure: BaseException | None = None
         for _ in range(IN_A_ROW):
             self.breaks.begun += 1
             try:

@@ -264,7 +264,8 @@ class PreprocessVecEnv(VecEnvironment):
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Note what has broken, by the answer of a process to `step` or `start`."""
         if len(self._breaks) < _MOST_BREAKS:
-            self._breaks += [Break(**each) for each in answer.get("breaks", ())]
+            spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
+            self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
@@ -296,7 +297,8 @@ class PreprocessVecEnv(VecEnvironment):
         arrays.valid[rows] = False
         arrays.episode[rows] += 1
         what = reason.removeprefix(f"{self.name}: ")
-        self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
+        if len(self._breaks) < _MOST_BREAKS:
+            self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
         self._note(self._processes.replace(index))
 
 
