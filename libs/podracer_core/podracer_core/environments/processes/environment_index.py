@@ -77,7 +77,8 @@ def made_by(
     made: list[Any] = []
     try:
         while len(made) < count:
-            made.append(make(**({_ARGUMENT: next(indices).number} if named else {}) | kwargs))
+            own = {_ARGUMENT: next(indices).number} if named else {}
+            made.append(make(**{**own, **kwargs}))
     except BaseException as error:
         with contextlib.suppress(Exception):  # an error may have no words
             if "in use" in str(error) and not named:
