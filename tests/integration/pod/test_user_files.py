@@ -150,7 +150,7 @@ def test_code_sees_no_secret_and_no_setting(fused: Any, tmp_path: Path) -> None:
         {"spy.py": "import os\ndef Spy():\n    raise ValueError(sorted(n for n in os.environ if 'PODRACER' in n))\n"},
     )
     problem = inspected(fused, fused.put_code(tmp_path, "spy:Spy")).problem
-    assert problem.message.endswith("ValueError: []")
+    assert problem.message.endswith("ValueError: ['PODRACER_ENVIRONMENT_INDEX']")
 
 
 def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, nullcontext
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
@@ -68,7 +69,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
 
     Whether its worlds share state is proved meanwhile.
     """
-    proof = isolation_proof(spec)
+    proof, deadline = isolation_proof(spec), time.monotonic() + timeout_s
     with nullcontext() if proof is None else closing(proof.start()):
         try:
             found = inspect_environment(spec, timeout_s)
@@ -77,7 +78,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
                 raise
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
-        shares_state = proof is not None and proof.shares_state()
+        shares_state = proof is not None and proof.shares_state(deadline=deadline)
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)

@@ -124,7 +124,7 @@ class EnvironmentSpec:
         """What to tell people of worlds that share state."""
         return (
             f"worlds of {self.name} in one process share state, so each runs in a process of its own now, which is "
-            "slower: keep the state in self to avoid that, or say isolation: process"
+            "slower: keep state in self, and random numbers in self.np_random, to avoid that"
         )
 
     @property

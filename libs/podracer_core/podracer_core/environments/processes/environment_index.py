@@ -79,7 +79,7 @@ def made_by(
     made: list[Any] = []
 
     def make_row(row: int) -> Any:
-        return make(**own[row] | kwargs)
+        return make(**{**own[row], **kwargs})
 
     try:
         for row in range(count):

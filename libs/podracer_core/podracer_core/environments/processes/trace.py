@@ -22,7 +22,8 @@ def trace(environments: Sequence[gymnasium.Env[Any, Any]], limits: Sequence[int]
     """[rows, n]: what the first environment shows in some steps, while the others are stepped between."""
     worlds = zip(environments, limits, strict=True)
     shown, *others = [_played(*world, seed=1000 * row) for row, world in enumerate(worlds)]
-    space, rows, end = environments[0].observation_space, [], time.monotonic() + _LONGEST_S
+    space, end = environments[0].observation_space, time.monotonic() + _LONGEST_S
+    rows: list[NDArray[np.float64]] = []
     for observation, reward, episode in itertools.islice(shown, _STEPS):
         if episode == _EPISODES or (rows and time.monotonic() > end):
             break
