@@ -11,6 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import counted
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
@@ -52,8 +53,11 @@ def _submit(
         )
     updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
-    score = None if evaluation is None else places.score_of(updater, evaluation)
-    rung_score = None if evaluation is None else places.score_of(updater, evaluation, within_rung=True)
+    score = rung_score = None
+    if evaluation is not None:
+        store_evaluations(session, board, updater, [evaluation])
+        score = places.score_of(board, updater, evaluation)
+        rung_score = places.score_of(board, updater, evaluation, within_rung=True)
     cost_s = seconds_from_duration(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)
@@ -61,14 +65,20 @@ def _submit(
         agent.latest_score = rung_score
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
-        store_evaluations(session, board.name, [evaluation])
-        admission = Admission(0, "its evaluation is not a finite number")
+        is_intact = counted(evaluation, None) is not None
+        admission = Admission(
+            0, "its evaluation is not a finite number" if is_intact else "no episode of its evaluation was intact"
+        )
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
         admission, challenge = _judge(session, board, agent, updater, evaluation, score)
     record_throughput(session, board.name, store.shape_of_row(agent), request.member_count, request.env_steps, cost_s)
     response = leaderboard_pb2.SubmitCandidateResponse(
-        admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
+        admitted=admission.is_admitted,
+        rank=admission.rank,
+        reason=admission.reason,
+        challenge=challenge,
+        exclusions=messages.exclusions(store.exclusions(session, board)),
     )
     session.add(
         RoundRow(
