@@ -32,7 +32,7 @@ from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, TRAINING_STATES, JobState
-from podracer_orchestrator.outcomes import objective
+from podracer_orchestrator.outcomes import broken_worlds, objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions, due_topic, touch
 
@@ -127,8 +127,9 @@ class Delivery:
             # Before the rows are deleted: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
-            if answered:
-                await self._transactions.write(lambda session: self._settle(session, answered))
+            lost = await self._transactions.write(lambda session: self._settle(session, answered)) if answered else ()
+            for job_uid in lost:
+                await self._hear_next_claim(job_uid)
 
     async def _tell(
         self,
@@ -193,25 +194,34 @@ class Delivery:
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
-    def _settle(self, session: Session, answered: Answered) -> None:
+    def _settle(self, session: Session, answered: Answered) -> set[str]:
+        """Returns the jobs whose best has been excluded."""
+        lost = set()
         outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
             if isinstance(answer, PodracerError):
                 self._refused(session, row, answer)
-            else:
-                self._delivered(session, row, answer)
+            elif self._delivered(session, row, answer):
+                lost.add(row.job_uid)
             touch(session, due_topic(row.job_uid))
+        return lost
 
-    def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> None:
-        job = session.get(JobRow, row.job_uid)
-        if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
-            return
+    def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> bool:
+        """Returns whether the job's best has been excluded."""
+        job, is_lost = session.get(JobRow, row.job_uid), False
+        if job is None:
+            return False
+        if isinstance(answer, leaderboard_pb2.RecordEvaluationsResponse | leaderboard_pb2.SubmitCandidateResponse):
+            is_lost = broken_worlds.exclude(session, job, answer.exclusions, self._clock.now())
+        if not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
+            return is_lost
         request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)
         message = f"{last_part(request.agent)} is number {answer.rank} of the leaderboard"
         now = self._clock.now()
         events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=request.agent, rank=answer.rank)
         if answer.challenge:
             objective.hear_claim(session, job, request.candidate, now)
+        return is_lost
 
     def _refused(self, session: Session, row: OutboxRow, error: PodracerError) -> None:
         job = session.get(JobRow, row.job_uid)
