@@ -12,7 +12,7 @@ from podracer.common.v1 import tensor_pb2
 from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.carriers.inline import decode_tensor, encode_tensor
 from podracer_core.catalogue.messages import space_to_message
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
 MAX_ROWS = 1024
@@ -60,7 +60,12 @@ def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor 
 
 
 def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy) -> pb.ActResponse:
-    """actions [B, *action]; a batch of one loses its axis where the observation had none."""
+    """actions [B, *action]; a batch of one loses its axis where the observation had none. Raises PreconditionFailed
+    (BAD_ACTION) if one is not finite."""
+    if actions.is_floating_point() and not bool(torch.isfinite(actions).all()):
+        row = int((~torch.isfinite(actions).flatten(1).all(1)).nonzero()[0])
+        message = f"policy {policy.name}: its action for observation {row} is {actions[row].tolist()}, expected finite"
+        raise PreconditionFailed(f"{message} numbers; its weights are useless", reason="BAD_ACTION")
     alone = request.HasField("observations") and len(request.observations.shape) == len(policy.observation_shape)
     shaped = encode_tensor(actions[0] if alone else actions)
     response = pb.ActResponse(actions=shaped, policy=policy.name, version=policy.version)

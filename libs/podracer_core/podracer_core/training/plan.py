@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,7 @@ class RoundPlan:
     screening_episodes   of the evaluations that follow training
     admission_score      a candidate is evaluated in full only while it may have this score; None: always
     seed                 the job's: evaluation seeds derive from it
+    lowest_return        the lowest of an intact episode that is known of the job: broken episodes count with it
     """
 
     env_steps: int = 0
@@ -37,6 +39,7 @@ class RoundPlan:
     screening_episodes: int = 8
     admission_score: float | None = None
     seed: int = 0
+    lowest_return: float = math.inf
 
     def __post_init__(self) -> None:
         if not self.env_steps and self.duration_s is None and self.cost_s is None and self.target is None:
