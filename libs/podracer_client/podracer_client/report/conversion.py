@@ -10,7 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.leaderboard import agent_hyperparameters
+from podracer_client.display.leaderboard import agent_hyperparameters, broken_text
+from podracer_client.display.messages import counts_json
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.names import short_name
 from podracer_client.report.records import (
@@ -82,12 +83,13 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
         env_steps=message.env_steps,
         cost_s=seconds(message.cost),
         rung=message.rung,
-        score=wanted.score(best) if best else None,
+        score=(message.best_score if message.HasField("best_score") else wanted.score(best)) if best else None,
         hyperparameters=agent_hyperparameters(message.spec),
         reason=message.reason,
         failure=message.failure,
         pinned=message.pinned,
         stopping=message.stopping,
+        **counts_json(message),
     )
 
 
@@ -96,7 +98,9 @@ def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Tim
     judged = evaluation(message.evaluation, origin)
     if judged is None:
         return None
-    return Candidate(message.rank, short_name(message.agent.name), wanted.score(judged), judged, message.confirmed)
+    score = message.score if message.HasField("score") else wanted.score(judged)
+    note = broken_text(message)
+    return Candidate(message.rank, short_name(message.agent.name), score, judged, message.confirmed, note)
 
 
 def ensemble(message: job_pb2.Ensemble, origin: Timestamp) -> Ensemble:

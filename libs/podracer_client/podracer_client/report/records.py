@@ -79,17 +79,21 @@ class Agent:
     failure: str = ""
     pinned: bool = False
     stopping: bool = False
+    evaluated_episodes: int = 0
+    broken_number_episodes: int = 0
+    broken_code_episodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place on the leaderboard."""
+    """A place on the leaderboard; `note` tells of broken episodes."""
 
     rank: int
     agent: str
     score: float | None
     evaluation: Evaluation
     confirmed: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,7 @@ class JobReport:
     versions          of the components and libraries that took part
     notes             omitted data, and data that could not be read
     video             URL of a video of the result, and its caption; or none, and the reason
+    ranked_score      the number by which the best ranks, if the server tells it
     """
 
     name: str
@@ -211,6 +216,7 @@ class JobReport:
     notes: tuple[str, ...] = field(default=())
     score_name: str = "mean return"
     video: tuple[str, str] = ("", "")
+    ranked_score: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -218,7 +224,9 @@ class JobReport:
 
     @property
     def best_score(self) -> float | None:
-        return self.objective.score(self.best) if self.best else None
+        if self.ranked_score is not None or self.best is None:
+            return self.ranked_score
+        return self.objective.score(self.best)
 
     @property
     def confirmed(self) -> bool:
