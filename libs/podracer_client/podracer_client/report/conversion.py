@@ -38,8 +38,8 @@ def time_of(timestamp: Timestamp, origin: Timestamp) -> float | None:
     return (timestamp.seconds - origin.seconds) + (timestamp.nanos - origin.nanos) * 1e-9
 
 
-def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation | None:
-    """An evaluation of the report; None if its mean is not finite."""
+def evaluation(message: agent_pb2.Evaluation, origin: Timestamp, score: float | None = None) -> Evaluation | None:
+    """An evaluation of the report, which ranks by `score` if that is known; None if its mean is not finite."""
     if not math.isfinite(message.mean):
         return None
     return Evaluation(
@@ -53,6 +53,7 @@ def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation |
         episodes=len(message.returns),
         purpose=enum_word(agent_pb2.EvaluationPurpose, message.purpose),
         checkpoint=message.checkpoint.prefix,
+        score=score,
     )
 
 
@@ -70,7 +71,8 @@ def objective(message: evolution_pb2.Objective) -> Objective:
 def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) -> Agent:
     """An agent; its score is that of its best judged evaluation."""
     first = message.spec.initialization
-    best = evaluation(message.best_evaluation, origin) if message.HasField("best_evaluation") else None
+    known = message.best_score if message.HasField("best_score") else None
+    best = evaluation(message.best_evaluation, origin, known) if message.HasField("best_evaluation") else None
     return Agent(
         name=short_name(message.name),
         algorithm=message.spec.algorithm,
@@ -83,7 +85,7 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
         env_steps=message.env_steps,
         cost_s=seconds(message.cost),
         rung=message.rung,
-        score=(message.best_score if message.HasField("best_score") else wanted.score(best)) if best else None,
+        score=wanted.score(best) if best else None,
         hyperparameters=agent_hyperparameters(message.spec),
         reason=message.reason,
         failure=message.failure,
@@ -95,12 +97,11 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
 
 def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
     """A candidate of the report; None if its evaluation is not finite."""
-    judged = evaluation(message.evaluation, origin)
+    judged = evaluation(message.evaluation, origin, message.score if message.HasField("score") else None)
     if judged is None:
         return None
-    score = message.score if message.HasField("score") else wanted.score(judged)
-    note = broken_text(message)
-    return Candidate(message.rank, short_name(message.agent.name), score, judged, message.confirmed, note)
+    agent, note = short_name(message.agent.name), broken_text(message)
+    return Candidate(message.rank, agent, wanted.score(judged), judged, message.confirmed, note)
 
 
 def ensemble(message: job_pb2.Ensemble, origin: Timestamp) -> Ensemble:

@@ -31,6 +31,7 @@ class Evaluation:
     train_s    how long its lease had trained when the weights were taken
     lower, upper  95 % interval of the mean; None if there is none
     purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED, FINAL
+    score      the number by which it ranks, with its broken episodes; None where the server does not tell it
     """
 
     agent: str
@@ -43,6 +44,7 @@ class Evaluation:
     episodes: int
     purpose: str
     checkpoint: str
+    score: float | None = None
 
     @property
     def judges(self) -> bool:
@@ -156,6 +158,8 @@ class Objective:
 
     def score(self, evaluation: Evaluation) -> float | None:
         """The number of an evaluation that counts; None if it is missing."""
+        if evaluation.score is not None:
+            return evaluation.score
         return evaluation.mean if self.by_mean else evaluation.lower
 
 
@@ -177,7 +181,6 @@ class JobReport:
     versions          of the components and libraries that took part
     notes             omitted data, and data that could not be read
     video             URL of a video of the result, and its caption; or none, and the reason
-    ranked_score      the number by which the best ranks, if the server tells it
     """
 
     name: str
@@ -216,7 +219,6 @@ class JobReport:
     notes: tuple[str, ...] = field(default=())
     score_name: str = "mean return"
     video: tuple[str, str] = ("", "")
-    ranked_score: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -224,9 +226,7 @@ class JobReport:
 
     @property
     def best_score(self) -> float | None:
-        if self.ranked_score is not None or self.best is None:
-            return self.ranked_score
-        return self.objective.score(self.best)
+        return self.objective.score(self.best) if self.best else None
 
     @property
     def confirmed(self) -> bool:
