@@ -141,3 +141,5 @@ class UserCodeFailed(PodracerError):
     ) -> None:
         super().__init__(message, reason=reason, **metadata)
         self.user_traceback = user_traceback
+        if user_traceback:
+            self.add_note(user_traceback)

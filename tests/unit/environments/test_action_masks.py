@@ -168,13 +168,13 @@ def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) 
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (user_spec("InfoMasks", trouble="missing", trouble_at=2), r"info\['action_mask'\] of step is missing"),
+        (user_spec("InfoMasks", trouble="missing", trouble_at=1), r"info\['action_mask'\] of step is missing"),
         (
             user_spec("InfoMasks", trouble="missing", trouble_at=0),
             r"step gave info\['action_mask'\], the first reset did not; give it always or never",
         ),
         (
-            user_spec("InfoMasks", trouble="length", trouble_at=2),
+            user_spec("InfoMasks", trouble="length", trouble_at=1),
             r"info\['action_mask'\] of step has the shape \[2\]; a mask of Discrete\(3, start=1\) has \[3\]",
         ),
         (
@@ -182,13 +182,13 @@ def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) 
             r"the result of action_masks after reset has the shape \[2\]; a mask of Discrete\(3, start=1\) has \[3\]",
         ),
         (
-            user_spec("InfoMasks", trouble="nothing", trouble_at=2),
+            user_spec("InfoMasks", trouble="nothing", trouble_at=1),
             r"info\['action_mask'\] of step allows no action; until the episode ends at least one must be allowed",
         ),
-        (user_spec("MethodMasks", trouble="nothing", trouble_at=2), "action_masks after step allows no action;"),
+        (user_spec("MethodMasks", trouble="nothing", trouble_at=1), "action_masks after step allows no action;"),
         (user_spec("MultiDiscreteMasks", half=True), r"info\['action_mask'\] of reset allows no action in part 1;"),
         (
-            user_spec("InfoMasks", trouble="numbers", trouble_at=2),
+            user_spec("InfoMasks", trouble="numbers", trouble_at=1),
             r"is array\(\[.*inf.*\]\); a mask holds 1 \(or True\)",
         ),
     ],

@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import gymnasium
 import torch
 from torch import Tensor
 
 from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS, EVALUATOR_GROUP, GREEDY_EPISODES, load_class
 from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
 from podracer_core.evaluate.result import EvaluationResult
+from podracer_core.networks import NetworkActor
 
 STEPS_AT_ONCE = 16
 
@@ -33,8 +35,11 @@ class GreedyEpisodes:
     returns   float64 [N], as everything until each one's first end
     lengths   int64 [N]
     invalid   bool [N]: whether the world broke
+    wild_at   int64 [N]: the step, from 1, of the first action with a number that is not finite, or 1 if the policy's
+              weights have one; 0 if there is none. It may lie beyond the episode's end
     running   bool [N]
     rewards   float32 [STEPS_AT_ONCE, N], of the last steps
+    failed_starts  what broke before an episode started; another one took its place
     """
 
     def __init__(
@@ -51,17 +56,34 @@ class GreedyEpisodes:
         self.lengths = torch.zeros(count, dtype=torch.int64, device=device)
         self.invalid = torch.zeros(count, dtype=torch.bool, device=device)
         self.running = torch.ones_like(self.invalid)
+        self.wild_at = torch.zeros_like(self.lengths)
         self.rewards = torch.zeros(STEPS_AT_ONCE, count, device=device)
+        self.failed_starts: list[Break] = []
+        self._taken = torch.zeros((), dtype=torch.int64, device=device)
+        self._acts_in_box = isinstance(environment.action_space, gymnasium.spaces.Box)
+        self._action_sums = torch.zeros(STEPS_AT_ONCE, count, dtype=torch.float64, device=device)
         self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
-    def begin(self, seeds: Tensor) -> None:
-        """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode."""
+    def begin(self, seeds: Tensor, wanted: Sequence[int] | None = None) -> None:
+        """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode. Only the
+        episodes in the rows `wanted` count; None: all."""
+        self._environment.take_breaks()
         self._show(self._environment.reset(seeds), self._environment.action_mask)
+        self.failed_starts = self._environment.take_breaks()
         self._environment.play_once()
-        for total in (self.returns, self.lengths, self.invalid):
+        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken):
             total.zero_()
-        self.running.fill_(True)
+        self.running.fill_(wanted is None)
+        if wanted is not None:
+            self.running[wanted] = True
+        if not self._acts_in_box and isinstance(self.actor, NetworkActor):  # its actions would not tell
+            wild = self.actor.finite().logical_not().view(self._blocks)[:, 0]
+            self.wild_at.view(wild.shape[0], -1).copy_(wild.unsqueeze(1))
+
+    def take_breaks(self) -> list[Break]:
+        """What the environments tell of their breaks since `begin`."""
+        return self._environment.take_breaks()
 
     @torch.inference_mode()
     def play(self, steps: int) -> None:
@@ -70,7 +92,19 @@ class GreedyEpisodes:
 
     def _take_steps(self, count: int) -> None:
         for index in range(count):
-            self._count(self._environment.step(self._act()), index)
+            action = self._act()
+            if self._acts_in_box:
+                flat = action.reshape(action.shape[0], -1)
+                torch.sum(flat, 1, dtype=torch.float64, out=self._action_sums[index])
+            self._count(self._environment.step(action), index)
+        if self._acts_in_box:
+            self._note_wild_actions(count)
+
+    def _note_wild_actions(self, count: int) -> None:
+        wild = self._action_sums[:count].isfinite().logical_not_()
+        first = self._taken + 1 + wild.long().argmax(0)
+        self.wild_at += torch.where(wild.any(0) & (self.wild_at == 0), first, 0)
+        self._taken += count
 
     def _choose(self) -> Tensor:
         members, blocks = self._blocks

@@ -12,6 +12,7 @@ from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
+from podracer_core.evaluate.intact_episodes import ATTEMPTS, IntactEpisodes, attempt_seeds
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 
@@ -35,6 +36,9 @@ class GreedyEvaluator(Evaluator):
     interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
     known already (see `evaluates_alike`); else environments for all seeds are made to find out. An environment without
     a time limit is truncated after `step_limit` steps. `check` is called every few steps; it raises to cancel.
+
+    Any other episode whose world breaks is replaced (`IntactEpisodes`). Raises UserCodeFailed if a world broke in every
+    episode of every policy so far.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class GreedyEvaluator(Evaluator):
         super().__init__(make_environment, all_alike=all_alike, check=check)
         self._step_limit = step_limit
         self._kept: dict[int, _Kept] = {}  # by number of environments
+        self._was_intact = False  # an episode, ever: the environment works
 
     def evaluate(
         self, actor: Evaluated, seeds: Sequence[int], *, first_row: int = 0, block_rows: int = BLOCK_ROWS
@@ -79,7 +84,23 @@ class GreedyEvaluator(Evaluator):
         if members * blocks == 1 and block_rows == BLOCK_ROWS:
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
-        episodes.begin(torch.tensor(seeds, dtype=torch.int64, device=environment.device).repeat(members))
+        intact, rewards = IntactEpisodes(seeds, members), torch.empty(0)
+        for attempt in range(1 if self._all_alike else ATTEMPTS):
+            keys = attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
+            rewards = self._play_out(episodes, keys, intact.open if attempt else None)
+            intact.take(episodes)
+            if not intact.open:
+                break
+        results = intact.results()
+        self._was_intact |= any(result.returns for result in results)
+        if not self._was_intact and intact.by_world:
+            raise intact.failed(getattr(environment, "name", type(environment).__name__))
+        return _with_statistics(results, rewards, environment) if self._all_alike else results
+
+    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None) -> Tensor:
+        """Play the episodes of `keys` in these rows, None: all, to their ends; the rewards, if all are alike."""
+        environment = self._environment(keys.numel())
+        episodes.begin(keys, rows)
         limit, rewards = environment.max_episode_steps or self._step_limit, []
         for taken in range(0, limit, STEPS_AT_ONCE):
             steps = min(limit - taken, STEPS_AT_ONCE)
@@ -89,8 +110,7 @@ class GreedyEvaluator(Evaluator):
             self._check()
             if _have_ended(episodes.running):
                 break
-        results = _results(episodes.returns, episodes.lengths, episodes.invalid, seeds, members)
-        return _with_statistics(results, torch.cat(rewards), environment) if self._all_alike else results
+        return torch.cat(rewards) if rewards else torch.empty(0)
 
     def close(self) -> None:
         """Close all environments."""
@@ -123,23 +143,12 @@ def _have_ended(running: Tensor) -> bool:
     return not bool(running.any())
 
 
-def _results(
-    returns: Tensor, lengths: Tensor, invalid: Tensor, seeds: Sequence[int], members: int
-) -> tuple[EvaluationResult, ...]:
-    """Split [M * episodes] tensors into one result a member."""
-    by_member = (tensor.view(members, -1) for tensor in (returns, lengths, invalid.long()))
-    return tuple(
-        EvaluationResult(tuple(r.tolist()), tuple(n.tolist()), tuple(seeds), int(broken.sum()))
-        for r, n, broken in zip(*by_member, strict=True)
-    )
-
-
 def _with_statistics(
     results: tuple[EvaluationResult, ...], rewards: Tensor, environment: VecEnvironment
 ) -> tuple[EvaluationResult, ...]:
     """The results [M] of one episode each with what the environment says of its rewards, [T, M]."""
     by_member = rewards.double().cpu().unbind(1)
     return tuple(
-        replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]]))
+        replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]])) if result.returns else result
         for result, own in zip(results, by_member, strict=True)
     )

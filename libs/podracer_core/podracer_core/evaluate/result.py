@@ -22,7 +22,8 @@ class EvaluationResult:
     """One policy's episodes, in the order of their seeds.
 
     An episode whose world breaks has no return: another one, with a seed derived from its seed, takes its place. So
-    returns, mean and interval are of intact episodes only; `counted` also counts the broken ones.
+    returns, mean and interval are of intact episodes only; `counted` also counts the broken ones. If no episode was
+    intact, there are no returns, and mean and bounds are -inf.
 
     returns         undiscounted sums of raw rewards
     lengths         environment steps
@@ -44,7 +45,7 @@ class EvaluationResult:
     statistic: EpisodeStatistic | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.returns) == len(self.lengths) == len(self.seeds) >= 1:
+        if not len(self.returns) == len(self.lengths) == len(self.seeds) or not (self.returns or self.broken):
             raise InvalidInput("an evaluation needs one return, length and seed an episode, and at least one episode")
 
     @property
@@ -60,9 +61,9 @@ class EvaluationResult:
     def counted(self, lowest: float) -> EvaluationResult:
         """The result for ranking and targets: each broken episode counts with `lowest`, the lowest return of an intact
         episode that is known of the job or training, or this result's lowest if that is lower."""
-        if not self.broken or self.statistic is not None:
+        lowest, count = min((lowest, *self.returns)), self.broken
+        if not count or self.statistic is not None or math.isinf(lowest):
             return self
-        lowest, count = min(lowest, *self.returns), self.broken
         zeros = (0,) * count
         return replace(
             self, returns=self.returns + (lowest,) * count, lengths=self.lengths + zeros, seeds=self.seeds + zeros
@@ -73,20 +74,22 @@ class EvaluationResult:
         """Mean return, or the environment's own statistic."""
         if self.statistic is not None:
             return self.statistic.value
+        if not self.returns:
+            return -math.inf
         return math.fsum(self.returns) / self.episodes
 
     @property
     def std(self) -> float:
         """Sample standard deviation of the returns (divided by n - 1); 0 for one episode."""
-        if self.episodes == 1:
+        if self.episodes <= 1:
             return 0.0
         mean = math.fsum(self.returns) / self.episodes
         return math.sqrt(math.fsum((value - mean) ** 2 for value in self.returns) / (self.episodes - 1))
 
     @property
     def half_width(self) -> float:
-        """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for one episode."""
-        if self.episodes == 1:
+        """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for fewer than two."""
+        if self.episodes <= 1:
             return math.inf
         quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
         return quantile * self.std / math.sqrt(self.episodes)
@@ -99,6 +102,8 @@ class EvaluationResult:
     @property
     def upper_bound(self) -> float:
         """The upper end of that interval, or of the statistic's."""
+        if not self.returns:
+            return -math.inf
         return self.mean + self.half_width if self.statistic is None else self.statistic.upper_bound
 
     @property
@@ -108,6 +113,8 @@ class EvaluationResult:
 
     def repeated(self, seeds: tuple[int, ...]) -> EvaluationResult:
         """The first episode's result for all `seeds`, as each would play the same episode."""
+        if not self.returns:
+            return self
         count = len(seeds)
         return replace(
             self,
@@ -119,7 +126,7 @@ class EvaluationResult:
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
         """The sum of both results. Raises InvalidInput if the environment's own statistics differ."""
-        if self.statistic != other.statistic:
+        if self.statistic != other.statistic and self.returns and other.returns:
             message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
             raise InvalidInput(message)
         return EvaluationResult(
@@ -130,21 +137,22 @@ class EvaluationResult:
             self.broken_code + other.broken_code,
             self.first_break or other.first_break,
             self.cut + other.cut,
-            self.statistic,
+            self.statistic or other.statistic,
         )
 
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
     """The numbers of an Evaluation; the caller adds agent, purpose and time.
 
-    The interval of a single episode is unbounded; both bounds are then its return.
+    The interval of a single episode is unbounded; both bounds are then its return. Without an episode, mean and bounds
+    are 0.
     """
     lower, upper = _bounds(result)
     return agent_pb2.Evaluation(
         returns=result.returns,
         lengths=result.lengths,
         seeds=result.seeds,
-        mean=result.mean,
+        mean=result.mean if result.returns else 0.0,
         standard_deviation=result.std,
         lower_bound=lower,
         upper_bound=upper,
@@ -182,7 +190,7 @@ def result_to_json(result: EvaluationResult) -> dict[str, Any]:
         "returns": list(result.returns),
         "lengths": list(result.lengths),
         "seeds": list(result.seeds),
-        "mean": result.mean,
+        "mean": result.mean if result.returns else 0.0,
         "standard_deviation": result.std,
         "lower_bound": lower,
         "upper_bound": upper,
@@ -212,4 +220,4 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
 def _bounds(result: EvaluationResult) -> tuple[float, float]:
     if result.deterministic or math.isfinite(result.half_width):
         return result.lower_bound, result.upper_bound
-    return result.mean, result.mean
+    return (result.mean, result.mean) if result.returns else (0.0, 0.0)

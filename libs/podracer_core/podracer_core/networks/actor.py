@@ -199,6 +199,11 @@ class NetworkActor(Actor):
             tensors[name] = tensor.detach() if self._ensemble == 1 else self._by_member(tensor)
         return tensors
 
+    def finite(self) -> Tensor:
+        """Whether all weights of each member are finite, bool [M]."""
+        tensors = (tensor.reshape(self.members, -1) for tensor in (*self.network.tensors.values(), self.mean))
+        return torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
+
     def state(self) -> dict[str, Tensor]:
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in self._tensors().items()}
 

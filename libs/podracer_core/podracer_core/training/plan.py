@@ -26,7 +26,7 @@ class RoundPlan:
     screening_episodes   of the evaluations that follow training
     admission_score      a candidate is evaluated in full only while it may have this score; None: always
     seed                 the job's: evaluation seeds derive from it
-    lowest_return        the lowest of an intact episode that is known of the job: broken episodes count with it
+    lowest_return        of the job's intact evaluation episodes; inf: unknown. Broken ones are counted with it
     """
 
     env_steps: int = 0

@@ -6,12 +6,14 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
+from podracer_core.evaluate import EvaluationResult
 from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
+from podracer_core.statistics import excess_probability
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _SILENCE_S = 600.0
 _PAUSE_S = 1.0
+_EXCESS_LEVEL = 0.01
 _LATE_S, _LATE_PART = 3.0, 0.05  # a round waits for evaluations after its end: seconds, or this part of it if longer
 
 
@@ -68,6 +71,9 @@ class Selection:
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
+        self._lowest = math.inf  # return of an intact episode in this round
+        self._broken = [0] * algorithm.members  # episodes of each member's evaluations
+        self._played = [0] * algorithm.members  # with the broken ones
         self.confirmed: Judgement | None = None
 
     @property
@@ -101,6 +107,17 @@ class Selection:
     def closing_s(self) -> float:
         """The wall seconds of these."""
         return self.closing_cost_s * self._costs.pace
+
+    def counted(self, result: EvaluationResult) -> EvaluationResult:
+        """The result that ranks and reaches targets: with a return for each broken episode."""
+        return result.counted(min(self._lowest, self._plan.lowest_return)) if result.broken else result
+
+    def breaks_more(self, member: int) -> bool:
+        """Whether more of the member's episodes have broken than of the others', by Fisher's exact test at 1 %. Such a
+        member may gain by it: it reaches no target, and comes after the others."""
+        broken, played = self._broken[member], self._played[member]
+        others = sum(self._broken) - broken, sum(self._played) - played
+        return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
 
     def admit_from(self, score: float | None) -> None:
         """Require this score of candidates from now on; None: any score."""
@@ -276,20 +293,29 @@ class Selection:
         elif isinstance(asked, Look) and self._concluding:
             self._to_come.appendleft(self._last_look)  # it was lost
         elif isinstance(asked, Full) and answer.results and asked.purpose == COMPARISON:
-            self._contenders.rank_again(asked.snapshot, answer.results[0].mean)
+            self._note((asked.snapshot.member,), answer)
+            self._contenders.rank_again(asked.snapshot, self.counted(answer.results[0]).mean)
         elif isinstance(asked, Full) and answer.results:
             self._take_full(asked.snapshot, answer)
         self._orders.busy_since_s = now.elapsed_s
+
+    def _note(self, members: Iterable[int], answer: EvaluationAnswer) -> None:
+        """Note the lowest return, and how many episodes have broken."""
+        for member, result in zip(members, answer.results, strict=True):
+            self._lowest = min((self._lowest, *result.returns))
+            self._broken[member] += result.broken
+            self._played[member] += result.episodes + result.broken
 
     def _take_look(self, look: Look, answer: EvaluationAnswer) -> None:
         moment, now_s = look.moment, self._now().elapsed_s
         active = self._algorithm.active.tolist()
         passed: list[tuple[float, Snapshot]] = []
+        self._note(range(len(answer.results)), answer)
         for member, result in enumerate(answer.results):
-            mean = result.mean
-            passes = self._plan.target is not None and mean >= self._plan.target
+            mean = self.counted(result).mean
+            passes = self._plan.target is not None and mean >= self._plan.target and not self.breaks_more(member)
             snapshot, is_kept = None, self._contenders.wants(member, mean, last=self._concluding)
-            if active[member] and (passes or is_kept):
+            if active[member] and result.returns and (passes or is_kept):
                 taken = look.snapshots
                 snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
             judgement = Judgement(
@@ -308,11 +334,12 @@ class Selection:
                 self._contenders.add(Contender(mean, snapshot, judgement), last=self._concluding)
             if snapshot is not None and passes:
                 passed.append((mean, snapshot))
-        self._note_promise(max(result.mean for result in answer.results))
+        self._note_promise(max(self.counted(result).mean for result in answer.results))
         self._passed = [snapshot for _, snapshot in sorted(passed, key=lambda pair: pair[0])]
         self._challenge()
 
     def _take_full(self, snapshot: Snapshot, answer: EvaluationAnswer) -> None:
+        self._note((snapshot.member,), answer)
         result = answer.results[0]
         judgement = Judgement(
             snapshot.member,
@@ -327,9 +354,12 @@ class Selection:
         )
         self._news.append(judgement)
         known = self._candidates.get(snapshot.member)
-        if known is None or self._plan.score(result) >= self._plan.score(known.result):
+        counted = self.counted(result)
+        if result.returns and (
+            known is None or self._plan.score(counted) >= self._plan.score(self.counted(known.result))
+        ):
             self._candidates[snapshot.member] = judgement
-        if self._plan.is_reached_by(result):
+        if result.returns and self._plan.is_reached_by(counted) and not self.breaks_more(snapshot.member):
             self.confirmed = judgement
         else:
             self._challenge(answer.duration_s)

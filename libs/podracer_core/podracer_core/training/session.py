@@ -90,6 +90,8 @@ class TrainingSession:
         self._used_before = processor_clock() if used_before is None else used_before
         self._steps = torch.zeros(algorithm.members, dtype=torch.int64, device=algorithm.device)
         self._ended = torch.zeros_like(self._steps)  # episodes
+        self._broken = torch.zeros((), dtype=torch.int64, device=algorithm.device)  # training episodes
+        self._in_vain = torch.zeros_like(self._broken)  # rollouts in a row without a valid step
         self._steps_per_member, self._has_stepped = 0, False
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
@@ -189,6 +191,12 @@ class TrainingSession:
         """The current moment of the round."""
         return Moment(self.elapsed_s, self._steps.tolist(), self.algorithm.version, self.used_s)
 
+    def breaks(self) -> tuple[int, int, int]:
+        """Training episodes that have broken, all that have ended, and how many rollouts in a row have no valid step.
+        Synchronizes with the device."""
+        broken = int(self._broken)
+        return broken, broken + int(self._ended.sum()), int(self._in_vain)
+
     def progress(self) -> Progress:
         """The progress in detail, with the metrics of the last update. Synchronizes with the device."""
         return Progress(
@@ -209,7 +217,11 @@ class TrainingSession:
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
     def _count(self, rollout: Rollout) -> None:
-        self._steps += rollout.valid.sum((0, 2))
+        valid = rollout.valid.sum((0, 2))
+        self._steps += valid
+        total = valid.sum()
+        self._broken += rollout.horizon * rollout.live_envs * self.algorithm.members - total
+        self._in_vain = torch.where(total > 0, 0, self._in_vain + 1)
         self._steps_per_member += rollout.horizon * rollout.live_envs
         self._updates += 1
         count, total = rollout.episodes.count.clone(), rollout.episodes.return_sum.clone()

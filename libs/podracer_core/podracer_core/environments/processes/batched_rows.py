@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
+from podracer_core.environments.processes.breaks import IN_A_ROW, describe_error, name_number
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
@@ -26,6 +27,7 @@ class BatchedRows(Rows):
     def __init__(
         self, kind: type[VecEnvironment], count: int, kwargs: Mapping[str, Any], max_episode_steps: int | None
     ) -> None:
+        super().__init__()
         torch.set_num_threads(1)  # several processes share the cores
         self._kind = kind
         self._arguments = dict(kwargs)
@@ -35,6 +37,9 @@ class BatchedRows(Rows):
         self._out: Step | None = None
         self._action: Tensor | None = None
         self.count = count
+        self._steps = 0
+        self._is_ruined = False  # another instance takes its place before the next episodes
+        self._began_at = np.zeros(count, np.int64)  # the present episode in each row
         self.observation_space = self._environment.observation_space
         self.action_space = self._environment.action_space
 
@@ -72,11 +77,37 @@ class BatchedRows(Rows):
         self._action = torch.from_numpy(self.arrays.action)
 
     def start(self) -> None:
-        """See `Rows.start`: if earlier episodes were lost with their process, it continues with other seeds."""
+        """See `Rows.start`: if earlier episodes were lost, it continues with other seeds. What breaks is repeated with
+        the next ones, in another instance, once it has worked; the third time in a row it is raised."""
+        failure: BaseException | None = None
+        for _ in range(IN_A_ROW):
+            try:
+                self._begin()
+            except (Exception, SystemExit) as error:
+                if not self.breaks.worked:
+                    raise
+                self._note(error, [0] * self.count)
+                failure = error
+            else:
+                return
+        assert failure is not None, "it was not left before"
+        raise failure
+
+    def _begin(self) -> None:
+        if self._is_ruined:
+            self.arrays.episode += 1
+            self._environment.close()
+            self.doing = "construction"
+            self._environment = self._make(self.count)
+            self._is_ruined = False
         pairs = zip(self.arrays.seed.tolist(), self.arrays.episode.tolist(), strict=True)
         seeds = [episode_seed(seed, episode) if episode else seed for seed, episode in pairs]
         self.doing = "reset"
         self._show(self._environment.reset(torch.tensor(seeds, dtype=torch.int64)))
+        if what := name_number(0.0, self.arrays.observation):
+            raise InvalidInput(f"reset gave numbers that are not finite: {what}")
+        self.breaks.begun += self.count
+        self._began_at.fill(self._steps)
 
     def set_ages(self, ages: bytes) -> bool:
         """See `Rows.set_ages`."""
@@ -89,7 +120,17 @@ class BatchedRows(Rows):
         return bool(self._environment.play_once())
 
     def step(self) -> None:
-        """See `Rows.step`."""
+        """See `Rows.step`. What breaks the instance breaks all its rows."""
+        self._steps += 1
+        try:
+            self._act()
+        except (Exception, SystemExit) as error:
+            if not self.breaks.worked:
+                raise
+            self._break_off(error)
+        self.breaks.worked = True
+
+    def _act(self) -> None:
         arrays, out = self.arrays, self._out
         self.doing = "step"
         if out is None or self._action is None:
@@ -102,7 +143,29 @@ class BatchedRows(Rows):
             total += np.add.reduce(arrays.final_observation, axis=None) + np.add.reduce(arrays.observation, axis=None)
         if not np.isfinite(total):
             self._refuse_broken_rows()
-        np.add(arrays.episode, arrays.terminated | arrays.truncated, out=arrays.episode)
+        ended = arrays.terminated | arrays.truncated
+        np.add(arrays.episode, ended, out=arrays.episode)
+        np.putmask(self._began_at, ended, self._steps)
+
+    def _break_off(self, error: BaseException) -> None:
+        """End all episodes after an exception or a result that cannot be right, and go on with the next ones in another
+        instance. Raises the exception if it is not to be borne."""
+        arrays = self.arrays
+        self._note(error, (self._steps - self._began_at).tolist())
+        for name, value in (("final_observation", 0), ("reward", 0), ("terminated", False), ("valid", False)):
+            getattr(arrays, name).fill(value)
+        arrays.truncated.fill(True)
+        self.start()
+
+    def _note(self, error: BaseException, steps: list[int]) -> None:
+        """Note that the instance broke in these steps of its rows' episodes."""
+        self._is_ruined = True
+        is_wrong = isinstance(error, InvalidInput)
+        if not is_wrong:
+            self.breaks.fail(0, steps[0], int(self.arrays.seed[0]), self._steps, error)
+        what = error.message if isinstance(error, InvalidInput) else describe_error(error)[0]
+        for row in range(0 if is_wrong else 1, self.count):
+            self.breaks.note(row, steps[row], what, numbers=is_wrong)
 
     def state(self) -> bytes:
         """See `Rows.state`: as safetensors."""

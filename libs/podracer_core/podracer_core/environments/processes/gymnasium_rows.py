@@ -13,12 +13,15 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
+from podracer_core.environments.processes.breaks import IN_A_ROW, name_number
 from podracer_core.environments.processes.exchange import SharedArrays
 from podracer_core.environments.processes.row_codec import (
     action_reader,
     check_frame,
     check_reset,
     check_step,
+    flag_of,
+    number_of,
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
@@ -40,19 +43,28 @@ class GymnasiumRows(Rows):
     """One environment a row. With `pictures`, row 0 is drawn after every reset and step."""
 
     def __init__(
-        self, environments: Sequence[gymnasium.Env[Any, Any]], max_episode_steps: int | None, pictures: bool
+        self,
+        environments: Sequence[gymnasium.Env[Any, Any]],
+        max_episode_steps: int | None,
+        pictures: bool,
+        make: Callable[[int], gymnasium.Env[Any, Any]],
     ) -> None:
-        """`max_episode_steps` applies in addition to the environments' own limits."""
+        """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
+        for a row, after an exception."""
+        super().__init__()
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
-        limits = [min(limit, max_episode_steps or _NO_LIMIT) for _, limit in unwrapped]
+        self._make, self._limit = make, max_episode_steps or _NO_LIMIT
+        limits = [min(limit, self._limit) for _, limit in unwrapped]
         self._limits = limits
         # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the id.
         registered_limit = registered.max_episode_steps if registered is not None else None
         self._known_limit = limits[0] if limits[0] < _NO_LIMIT else registered_limit
         # Counted in steps of the batch, so that nearly every step has only one number to look at.
         self._steps = 0
+        self._began_at = [0] * len(limits)  # the present episode in each row
+        self._ruined: set[int] = set()  # rows whose environment raised: it is made anew before the next episode
         self._last_step = np.full(len(limits), _NO_LIMIT)  # of the present episode in each row
         self._nearest_last_step = _NO_LIMIT
         self._mask_methods = [mask_method(made) for made in self._environments]
@@ -115,6 +127,9 @@ class GymnasiumRows(Rows):
         """See `Rows.map`."""
         super().map(memory, num_envs, first, mask_size)
         self._flat_observation = self.arrays.final_observation.reshape(-1)
+        self._is_bytes = self._flat_observation.dtype != np.float32
+        self._first_observations = self.arrays.observation.reshape(self.count, -1)
+        self._rewards = memoryview(self.arrays.reward)  # takes numbers only; NumPy would take None and text
 
     def start(self) -> None:
         """See `Rows.start`."""
@@ -141,6 +156,7 @@ class GymnasiumRows(Rows):
         rows = self.arrays
         ended = self._act(rows)
         self._steps += 1
+        self.breaks.worked = True
         if self._steps >= self._nearest_last_step:
             np.logical_or(rows.truncated, self._last_step <= self._steps, out=rows.truncated)
             ended = True
@@ -170,10 +186,13 @@ class GymnasiumRows(Rows):
     def close(self) -> None:
         """See `Rows.close`: each is closed, even if another one fails."""
         for environment in self._environments:
-            try:
-                environment.close()
-            except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
-                traceback.print_exc(file=sys.stderr)
+            self._close(environment)
+
+    def _close(self, environment: gymnasium.Env[Any, Any]) -> None:
+        try:
+            environment.close()
+        except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
+            traceback.print_exc(file=sys.stderr)
 
     def _act(self, rows: SharedArrays) -> bool:
         """Act in all rows; returns whether an environment has ended an episode itself."""
@@ -181,33 +200,61 @@ class GymnasiumRows(Rows):
         ended = False
         rows.terminated.fill(False)
         rows.truncated.fill(False)
+        rows.valid.fill(True)
         actions = rows.action
         if len(self._acting_rows) < self.count:
             rows.reward.fill(0.0)
             actions = actions[self._acting_rows]
         masked = rows.action_mask.shape[1] > 0
-        write, final_observation, rewards = self._write_observation, rows.final_observation, rows.reward
+        write, final_observation, rewards = self._write_observation, rows.final_observation, self._rewards
         looks_at_info = self._can_have_masks
         result: Any = None
-        try:
-            for row, environment, action in zip(
-                self._acting_rows, self._acting, self._read_actions(actions), strict=True
-            ):
-                result = environment.step(action)
-                observation, reward, terminated, truncated, info = result
-                write(final_observation, row, observation)
-                rewards[row] = reward
-                if terminated or truncated:
-                    rows.terminated[row] = terminated
-                    rows.truncated[row] = truncated
-                    ended = True
-                elif looks_at_info and (masked or info):  # a finished game may allow nothing
-                    self._write_mask(row, info)
-        except (TypeError, ValueError) as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                check_step(self.observation_space, result)  # not raised by user code: its result has the wrong form
-            raise
-        return ended
+        row = -1
+        turns = zip(self._acting_rows, self._acting, self._read_actions(actions), strict=True)
+        while True:
+            try:
+                for row, environment, action in turns:
+                    result = environment.step(action)
+                    observation, reward, terminated, truncated, info = result
+                    write(final_observation, row, observation)
+                    try:
+                        rewards[row] = reward
+                    except (TypeError, OverflowError):
+                        rewards[row] = number_of(reward)
+                    if terminated is not False or truncated is not False:
+                        terminated, truncated = flag_of("terminated", terminated), flag_of("truncated", truncated)
+                    if terminated or truncated:
+                        rows.terminated[row] = terminated
+                        rows.truncated[row] = truncated
+                        ended = True
+                    elif looks_at_info and (masked or info):  # a finished game may allow nothing
+                        self._write_mask(row, info)
+                return ended
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+                self._break_off(rows, row, result, error)
+                ended = True  # and the rows after this one take their turns
+
+    def _break_off(self, rows: SharedArrays, row: int, result: Any, error: BaseException) -> None:
+        """End the row's episode after an exception, or after a `result` of the wrong form. Raises it if nothing has
+        worked yet, or if it is not to be borne."""
+        if isinstance(error, TypeError | ValueError) and error.__traceback__ and error.__traceback__.tb_next is None:
+            try:
+                check_step(self.observation_space, result)
+            except InvalidInput as wrong:  # not raised by user code: its result has the wrong form
+                error = wrong
+        if not self.breaks.worked and row == self._acting_rows[0]:
+            raise error
+        step = self._steps - self._began_at[row] + 1
+        if isinstance(error, InvalidInput):
+            self.breaks.note(row, step, error.message)
+        else:
+            self.breaks.fail(row, step, self._seed(row), self._steps, error)
+            self._ruined.add(row)
+        self.doing = "step"
+        rows.final_observation[row] = rows.observation[row]
+        rows.reward[row] = 0
+        rows.terminated[row] = rows.valid[row] = False
+        rows.truncated[row] = True
 
     def _stand_still(self, finished: Sequence[int]) -> None:
         """The rows continue to show the last observation they acted on, to which their masks belong."""
@@ -218,34 +265,78 @@ class GymnasiumRows(Rows):
     def _finite(self, rows: SharedArrays) -> bool:
         """Whether all numbers of the step are finite; also false for very large ones, which need a closer check."""
         squares = float(rows.reward.dot(rows.reward))
-        if self._flat_observation.dtype == np.float32:
+        if not self._is_bytes:
             squares += float(self._flat_observation.dot(self._flat_observation))
-        rows.valid.fill(True)
         return math.isfinite(squares)
 
     def _set_aside_broken_rows(self, rows: SharedArrays) -> None:
         """A row with NaN or infinity counts as truncated and not valid, and shows zeros."""
         finite = np.isfinite(rows.reward)
         finite &= np.isfinite(rows.final_observation.reshape(self.count, -1)).all(axis=1)
-        rows.valid[:] = finite
+        np.logical_and(rows.valid, finite, out=rows.valid)
         broken = ~finite
+        for row in np.flatnonzero(broken).tolist():
+            what = name_number(float(rows.reward[row]), rows.final_observation[row])
+            self.breaks.note(row, self._steps - self._began_at[row], what)
         rows.final_observation[broken] = 0
         rows.reward[broken] = 0
         rows.terminated[broken] = False
         rows.truncated[broken] = True
 
     def _reset(self, row: int) -> None:
-        rows = self.arrays
+        """Start the row's episode, or the next one whose start does not break; the third in a row raises."""
+        rows, failure = self.arrays, None
+        for _ in range(IN_A_ROW):
+            self.breaks.begun += 1
+            try:
+                if row in self._ruined:
+                    self._renew(row)
+                self._begin(row)
+                numbers = self._first_observations[row]
+                if self._is_bytes or math.isfinite(numbers.dot(numbers)):
+                    return
+                what = name_number(0.0, rows.observation[row])
+                if not what:
+                    return
+                failure = InvalidInput(f"reset failed {IN_A_ROW} times in a row: {what}")
+                self.breaks.note(row, 0, what)
+            except (Exception, SystemExit) as error:
+                failure = error
+                if not self.breaks.worked:
+                    raise
+                if isinstance(error, InvalidInput):
+                    self.breaks.note(row, 0, error.message)
+                else:
+                    self.breaks.fail(row, 0, self._seed(row), self._steps - 1, error)
+                    self._ruined.add(row)
+            rows.episode[row] += 1
+        assert failure is not None, "it was not left before"
+        raise failure
+
+    def _begin(self, row: int) -> None:
         self.doing = "reset"
-        seed = episode_seed(int(rows.seed[row]), int(rows.episode[row]))
-        result: Any = self._environments[row].reset(seed=seed)
+        result: Any = self._environments[row].reset(seed=self._seed(row))
         if not (isinstance(result, tuple) and len(result) == 2):
             check_reset(self.observation_space, result)
         observation, info = result
-        self._write_observation(rows.observation, row, observation)
+        self._write_observation(self.arrays.observation, row, observation)
+        self._began_at[row] = self._steps
         if self._limits[row] < _NO_LIMIT:
             self._last_step[row] = self._steps + self._limits[row]
         self._write_mask(row, info)
+
+    def _seed(self, row: int) -> int:
+        """The seed of the row's present episode."""
+        return episode_seed(int(self.arrays.seed[row]), int(self.arrays.episode[row]))
+
+    def _renew(self, row: int) -> None:
+        """Make another environment in the place of one that raised."""
+        self._close(self._environments[row])
+        self.doing = "construction"
+        self._environments[row], limit = _unwrap(self._make(row))
+        self._limits[row] = min(limit, self._limit)
+        self._mask_methods[row] = mask_method(self._environments[row])
+        self._ruined.remove(row)
 
     def _draw(self) -> None:
         if self._pictures:

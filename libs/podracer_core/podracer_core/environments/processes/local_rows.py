@@ -34,13 +34,17 @@ class LocalRows(RowProcesses):
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        made = [self._make(**drawing, **self._spec.arguments) for _ in range(self._num_envs)]
+
+        def make(row: int) -> gymnasium.Env[Any, Any]:
+            return self._make(**drawing, **self._spec.arguments)
+
+        made = [make(row) for row in range(self._num_envs)]
         strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
         if strange is not None:
             raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
         if any(each is made[0] for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
-        self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures)
+        self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
         self._server = Server(os.dup(self.memory), rows)
         self._mask_size = rows.mask_size()
         return {**rows.describe(), "mask_size": self._mask_size}
@@ -66,4 +70,7 @@ class LocalRows(RowProcesses):
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
         assert self._server is not None, "start comes first"
-        return self._server.answer(message, payload)
+        try:
+            return self._server.answer(message, payload)
+        except InvalidInput as error:
+            raise InvalidInput(f"{self._spec.name}: {error.message}", environment=self._spec.name) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,10 +19,11 @@ from podracer_core.environments.processes.exchange import SharedArrays, map_memo
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
+_MOST_BREAKS = 10_000  # that wait to be taken
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds
 
@@ -38,8 +40,10 @@ class PreprocessVecEnv(VecEnvironment):
     (see `action_masks`); to find out whether there are any, environment 0 is reset once more at the start.
 
     A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows show reward 0, their
-    last observation as the final one, truncated and not valid, and start their next episode. After three such losses
-    without a step between them, and at once when the user's code raises, UserCodeFailed ends it.
+    last observation as the final one, truncated and not valid, and start their next episode. The same holds for a row
+    whose environment raises once it has worked (`Breaks` says which exceptions are not borne): its world is made anew.
+    After numbers that are not finite a row starts its next episode, too. After three losses without a step between
+    them, and when the user's code raises before a step has succeeded, UserCodeFailed ends it.
     """
 
     def __init__(
@@ -64,9 +68,10 @@ class PreprocessVecEnv(VecEnvironment):
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs = num_envs
         self.device = torch.device(device)
-        self._name = spec.name
+        self.name = spec.name
         self._pictures = pictures
         self._losses_in_a_row = 0
+        self._breaks: list[Break] = []
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures)
             if make is not None
@@ -175,6 +180,11 @@ class PreprocessVecEnv(VecEnvironment):
             answer, payload = self._processes.ask_first("frame")
         return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
 
+    def take_breaks(self) -> list[Break]:
+        """See `VecEnvironment.take_breaks`; at most the first 10,000."""
+        taken, self._breaks = self._breaks, []
+        return taken
+
     def close(self) -> None:
         """End the processes and give back the memory."""
         self._finalizer()
@@ -206,13 +216,21 @@ class PreprocessVecEnv(VecEnvironment):
     def _command(self, command: str) -> None:
         """Run `command` in all processes, and replace those that are lost during it."""
         with self._closed_by_failure():
-            lost = self._processes.ask(command).lost
-            if lost:
+            asked = self._processes.ask(command)
+            for answer, _ in asked.answers:
+                if answer:
+                    self._note(answer)
+            if asked.lost:
                 self._losses_in_a_row += 1
-                for index, reason in lost.items():
+                for index, reason in asked.lost.items():
                     self._replace(index, reason)
             else:
                 self._losses_in_a_row = 0
+
+    def _note(self, answer: Mapping[str, Any]) -> None:
+        """Note what has broken, by the answer of a process to `step` or `start`."""
+        if len(self._breaks) < _MOST_BREAKS:
+            self._breaks += [Break(**each) for each in answer.get("breaks", ())]
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
@@ -225,7 +243,7 @@ class PreprocessVecEnv(VecEnvironment):
     @contextlib.contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
         if not self._finalizer.alive:
-            raise PreconditionFailed(f"{self._name}: the environments are closed")
+            raise PreconditionFailed(f"{self.name}: the environments are closed")
         try:
             yield
         except PodracerError:
@@ -243,7 +261,9 @@ class PreprocessVecEnv(VecEnvironment):
         arrays.truncated[rows] = True
         arrays.valid[rows] = False
         arrays.episode[rows] += 1
-        self._processes.replace(index)
+        what = reason.removeprefix(f"{self.name}: ")
+        self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
+        self._note(self._processes.replace(index))
 
 
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:

@@ -11,12 +11,12 @@ the user's environment is a batched one.
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
                                                             -> {}; rows first … first + count - 1 are its own
-    {"command": "start"}    -> {}; a new episode in every row, numbered by `episode`
+    {"command": "start"}    -> {} (or as a step); a new episode in every row, numbered by `episode`
     {"command": "set_ages"} and a number for each row, int64
                             -> {"possible": true}; their episodes count as that many steps old
     {"command": "play_once"}
                             -> {"possible": true}; a row stands still from the end of its episode to the next start
-    {}                      -> {}; acts once in every row
+    {}                      -> {}; acts once in every row. Where something broke: {"breaks": [the fields of `Break`]}
     {"command": "frame"}    -> {"shape": [400, 600, 3]} and the bytes of the picture
     {"command": "state"}    -> {} and the state of a batched environment; "load_state" takes such a payload
 
@@ -36,26 +36,21 @@ import select
 import signal
 import socket
 import sys
-import sysconfig
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
-_LONGEST_MESSAGE = 2_000  # characters
-_LONGEST_TRACEBACK = 20_000  # characters, from its end
 _CLOSING_S = 2.0
 _PR_SET_PDEATHSIG = 1
-_OUR_FOLDER = str(Path(__file__).parent.parent) + os.sep
-_TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep  # a decorator of ours is torch's
 
 _Answer = tuple[dict[str, Any], bytes]
 _NOTHING: dict[str, Any] = {}
@@ -76,7 +71,7 @@ class Server:
         """Run the command of a message."""
         if not message:
             self._rows.step()
-            return _NOTHING, b""
+            return self._broken(), b""
         match message.pop("command"):
             case "open":
                 self._opened = open_rows(**message)
@@ -90,6 +85,7 @@ class Server:
                 os.close(self._memory)  # mapped now, and out of the reach of code that writes to any descriptor
             case "start":
                 self._rows.start()
+                return self._broken(), b""
             case "set_ages":
                 return {"possible": self._rows.set_ages(payload)}, b""
             case "play_once":
@@ -107,6 +103,11 @@ class Server:
         """Let the user's code clean up."""
         if self._opened is not None:
             self._opened.close()
+
+    def _broken(self) -> dict[str, Any]:
+        """The answer to a step: empty if nothing has broken."""
+        rows = self._rows
+        return {"breaks": rows.take_breaks()} if rows.breaks else _NOTHING
 
     @property
     def _rows(self) -> Rows:
@@ -129,19 +130,8 @@ def serve(channel: Channel, server: Server) -> None:
 
 
 def _describe(error: BaseException, doing: str) -> dict[str, str]:
-    """The traceback for the user: without Podracer's frames above the first line of the user's code."""
-    described = traceback.TracebackException.from_exception(error)
-    own = 0
-    while own < len(described.stack) and described.stack[own].filename.startswith((_OUR_FOLDER, _TORCH_FOLDER)):
-        own += 1
-    if own < len(described.stack):
-        del described.stack[:own]
-    message = f"{doing} raised {type(error).__name__}: {described}"
-    return {
-        "kind": "user_code",
-        "message": message[:_LONGEST_MESSAGE],
-        "traceback": "".join(described.format())[-_LONGEST_TRACEBACK:],
-    }
+    message, text = describe_error(error)
+    return {"kind": "user_code", "message": f"{doing} raised {message}", "traceback": text}
 
 
 def _exit_with_parent(connection: int) -> None:
@@ -186,11 +176,11 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
     limit: int | None = environment["max_episode_steps"]
     drawing = {"render_mode": "rgb_array"} if pictures else {}
     if environment["id"]:
-        made = [
-            gymnasium.make(environment["id"], limit, disable_env_checker=True, **drawing, **kwargs)
-            for _ in range(count)
-        ]
-        return GymnasiumRows(made, limit, pictures)
+
+        def make(row: int) -> gymnasium.Env[Any, Any]:
+            return gymnasium.make(environment["id"], limit, disable_env_checker=True, **drawing, **kwargs)
+
+        return GymnasiumRows([make(row) for row in range(count)], limit, pictures, make)
     loaded = _load(entry_point, environment["code_path"])
     if _is_batched(loaded):
         # Late: torch takes seconds and memory that an environment which does without should not pay for.
@@ -199,8 +189,11 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
         return rows
     if pictures:
         _check_takes_render_mode(loaded)
-    made = [_checked(loaded(**drawing, **kwargs), entry_point) for _ in range(count)]
-    return GymnasiumRows(made, limit, pictures)
+
+    def make_own(row: int) -> gymnasium.Env[Any, Any]:
+        return _checked(loaded(**drawing, **kwargs), entry_point)
+
+    return GymnasiumRows([make_own(row) for row in range(count)], limit, pictures, make_own)
 
 
 def _load(entry_point: str, code_path: str) -> Any:

@@ -143,6 +143,24 @@ def check_step(space: gymnasium.Space[Any], result: Any) -> bool:
     return bool(terminated or truncated)
 
 
+def number_of(reward: Any) -> float:
+    """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it is no number."""
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
+    return float(array.reshape(-1)[0])
+
+
+def flag_of(name: str, flag: Any) -> bool:
+    """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for anything else."""
+    if type(flag) is bool or isinstance(flag, np.bool_):
+        return bool(flag)
+    array = np.asarray(flag)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.reshape(-1)[0] not in (0, 1):
+        raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
+    return bool(array.reshape(-1)[0])
+
+
 def check_frame(frame: Any) -> NDArray[np.uint8]:
     """`frame` itself; InvalidInput unless it is a picture, uint8 [height, width, 3]."""
     if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):

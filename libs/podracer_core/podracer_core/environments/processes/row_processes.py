@@ -101,8 +101,8 @@ class RowProcesses:
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
-    def replace(self, index: int) -> None:
-        """Start another process in the place of a lost one, and a new episode in all its rows."""
+    def replace(self, index: int) -> dict[str, Any]:
+        """Start another process in the place of a lost one, and a new episode in all its rows; its answer to that."""
         child = self.children[index] = self._start_child()
         deadline = time.monotonic() + self._start_timeout_s
         try:
@@ -110,7 +110,7 @@ class RowProcesses:
             child.receive(deadline)
             self._map(child, self.rows[index], deadline)
             child.send("start")
-            child.receive(deadline)
+            return child.receive(deadline)
         except ChildLost as again:
             raise self.failed(again.message) from again
 

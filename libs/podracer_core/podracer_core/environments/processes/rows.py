@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
+from podracer_core.environments.processes.breaks import Breaks
 from podracer_core.environments.processes.exchange import SharedArrays, map_memory
 from podracer_core.environments.spaces import (
     action_array_space,
@@ -32,6 +33,10 @@ class Rows(ABC):
     action_space: gymnasium.Space[Any]
     doing: str = "construction"  # what the user's code is doing, for the message when it fails
     _arrays: SharedArrays | None = None
+    _first = 0  # of these rows in the batch
+
+    def __init__(self) -> None:
+        self.breaks = Breaks()
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -86,7 +91,12 @@ class Rows(ABC):
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
         own = slice(first, first + self.count)
+        self._first = first
         self._arrays = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
+
+    def take_breaks(self) -> list[dict[str, Any]]:
+        """See `VecEnvironment.take_breaks`, as JSON values."""
+        return self.breaks.take(self._first)
 
     @property
     def arrays(self) -> SharedArrays:

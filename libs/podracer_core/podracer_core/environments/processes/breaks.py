@@ -1,0 +1,112 @@
+"""What breaks in the environments of a process with user code, and which exceptions are not borne; no torch."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IN_A_ROW = 3
+_FEWEST_EPISODES = 8  # of which more than half may not end at one line
+_MOST = 1_000  # that wait to be told
+_LONGEST_TEXT = 300  # characters
+_LONGEST_MESSAGE = 2_000
+_LONGEST_TRACEBACK = 20_000  # from its end
+_OUR_FOLDER = str(Path(__file__).parent.parent) + os.sep
+_TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep  # a decorator of ours is torch's
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """The message and the traceback for the user: without Podracer's frames above the first line of the user's code."""
+    described = traceback.TracebackException.from_exception(error)
+    own = 0
+    while own < len(described.stack) and described.stack[own].filename.startswith((_OUR_FOLDER, _TORCH_FOLDER)):
+        own += 1
+    if own < len(described.stack):
+        del described.stack[:own]
+    message = f"{type(error).__name__}: {described}"
+    return message[:_LONGEST_MESSAGE], "".join(described.format())[-_LONGEST_TRACEBACK:]
+
+
+def name_number(reward: float, observation: NDArray[Any]) -> str:
+    """The first number of a row that is not finite; empty if all are."""
+    if not np.isfinite(reward):
+        return f"the reward was {reward:g}"
+    strange = np.argwhere(~np.isfinite(observation))
+    if not len(strange):
+        return ""
+    index = ", ".join(map(str, strange[0]))
+    return f"observation[{index}] was {observation[tuple(strange[0])]:g}"
+
+
+class Breaks:
+    """Notes what has broken in some rows of a batch, for `VecEnvironment.take_breaks`.
+
+    An exception is borne once the environments have worked, as a death is: the row's world is made anew. It is not
+    borne for the third time without a step between, for the third time at the same step of the same seed, nor at one
+    source line in more than half of all episodes.
+
+    worked   whether a step has succeeded since the environments were opened
+    begun    episodes so far
+    """
+
+    def __init__(self) -> None:
+        self.worked = False
+        self.begun = 0
+        self._noted: list[dict[str, Any]] = []
+        self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
+        self._places: dict[int, tuple[int, int, int]] = {}  # seed → step, how often, and when last
+        self._lines: Counter[str] = Counter()
+
+    def note(self, row: int, step: int, what: str, *, numbers: bool = True, text: str = "") -> None:
+        """Something broke in a step of the row's episode, or in its reset (step 0). `text`: the user's traceback."""
+        if len(self._noted) < _MOST:
+            place = f"step {step}" if step else "reset"
+            told = f"{place}: {what}"[:_LONGEST_TEXT]
+            self._noted.append({"row": row, "numbers": numbers, "text": told, "traceback": text})
+
+    def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
+        """Note an exception in step `now` of the batch; raises it if it is not to be borne."""
+        what, text = describe_error(error)
+        before, times = self._last.get(row, (-IN_A_ROW, 0))
+        times = times + 1 if before >= now - (step > 0) else 1
+        self._last[row] = now, times
+        if times >= IN_A_ROW:
+            _raise(error, f"it came {times} times in a row, without a step between")
+        place, again, when = self._places.get(seed, (step, 0, -1))
+        again = 1 if place != step else again + (when != now)  # at the same time, it is one failure of many rows
+        self._places[seed] = step, again, now
+        if again >= IN_A_ROW:
+            _raise(error, f"it came {again} times at step {step} of the episode with seed {seed}")
+        line = _line(error)
+        self._lines[line] += 1
+        if self.begun >= _FEWEST_EPISODES and 2 * self._lines[line] > self.begun:
+            _raise(error, f"it ended {self._lines[line]} of {self.begun} episodes")
+        self.note(row, step, what, numbers=False, text=text)
+
+    def take(self, first: int) -> list[dict[str, Any]]:
+        """What has broken since the last call, with rows counted from `first`."""
+        noted, self._noted = self._noted, []
+        return [{**each, "row": each["row"] + first} for each in noted]
+
+    def __bool__(self) -> bool:
+        return bool(self._noted)
+
+
+def _raise(error: BaseException, why: str) -> None:
+    error.add_note(f"Podracer does not bear this exception: {why}.")
+    raise error
+
+
+def _line(error: BaseException) -> str:
+    """The source line that raised."""
+    found = error.__traceback__
+    while found is not None and found.tb_next is not None:
+        found = found.tb_next
+    return "" if found is None else f"{found.tb_frame.f_code.co_filename}:{found.tb_lineno}"
