@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import CONFIRMING, counted
+from podracer_core.jobs.objective import CONFIRMING, broken_episodes, counted
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
@@ -43,7 +43,7 @@ def is_full(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> bool:
     """Whether it has the number of episodes that a candidate is judged by, none of which has chosen it."""
     if evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
         return False
-    return len(evaluation.returns) >= plan.episodes or evaluation.deterministic
+    return len(evaluation.returns) + broken_episodes(evaluation) >= plan.episodes or evaluation.deterministic
 
 
 def claim_of(job: JobRow, evaluation: agent_pb2.Evaluation) -> Claim:

@@ -99,7 +99,10 @@ class TrainWork(Work):
         session, job, work, now = change.session, change.job, change.work, change.now
         members = commit_result(change, lease, result)
         stand = _stand(session, members)
-        outbox.record_evaluations(session, job, [each for one in result.members for each in evaluations_of(one)])
+        found = [each for one in result.members for each in evaluations_of(one)]
+        outbox.record_evaluations(session, job, found)
+        for evaluation in found:
+            broken_worlds.hear(session, job, evaluation, now)  # the lowest return of all, before any of them counts
         for member, each in zip(members, result.members, strict=True):
             _submit(change, member, each, stand)
             for evaluation in evaluations_of(each):
