@@ -42,6 +42,8 @@ class Walk(TorchEnvironment):
         match self._trouble:
             case "raise":
                 raise RuntimeError("the maze has no exit")
+            case "raise when right" if bool((action[:, 0] > 0.99).any()):
+                raise RuntimeError("the maze has no exit")
             case "NaN" | "lying about NaN":
                 place[:, action[:, 0] > 0.99] = torch.nan
         return {"place": place}, -place.square().sum(0), place.square().sum(0) > 1.44

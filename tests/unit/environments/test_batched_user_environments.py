@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,28 @@ def test_what_cannot_be_right_is_refused(kind: type[VecEnvironment], kwargs: dic
             rows.state()
     finally:
         os.close(memory)
+
+
+@pytest.mark.parametrize(("trouble", "numbers"), [("lying about NaN", True), ("raise when right", False)])
+def test_an_instance_that_breaks_is_made_anew(start: Start, trouble: str, numbers: bool) -> None:
+    """All its rows go on with their next episodes, if it has worked before."""
+    environment = start(user_spec("Walk", trouble=trouble), 3, processes=1)
+    environment.reset(torch.arange(3))
+    still, right = torch.zeros(3, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    assert environment.step(still).valid.all()
+    step = environment.step(right)
+    assert not step.valid.any()
+    assert step.truncated.all()
+    assert step.final_observation.isfinite().all()
+    first, *others = environment.take_breaks()
+    assert [first.numbers, *(each.row for each in others)] == [numbers, 1, 2]
+    assert first.text.startswith("step 2: step gave NaN" if numbers else "step 2: RuntimeError: the maze has no exit")
+    assert environment.step(still).valid.all()
+    assert environment.state()["episode"].tolist() == [1, 1, 1]
+    environment.step(right)
+    with pytest.raises((InvalidInput, UserCodeFailed)) if not numbers else nullcontext():
+        for _ in range(3):
+            environment.step(right)
 
 
 @pytest.mark.thorough

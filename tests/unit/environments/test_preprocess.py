@@ -261,9 +261,9 @@ def test_nan_sets_the_row_aside(start: Start) -> None:
     [("raise", "step raised RuntimeError: the maze has no exit"), ("exit", "step raised SystemExit: 3")],
 )
 def test_an_exception_arrives_with_its_own_traceback(start: Start, trouble: str, complaint: str) -> None:
-    environment = start(user_spec("Counter", trouble=trouble, trouble_at=2), 4, processes=2)
+    """At once, as nothing has worked before."""
+    environment = start(user_spec("Counter", trouble=trouble, trouble_at=1), 4, processes=2)
     environment.reset(torch.arange(4))
-    environment.step(torch.zeros(4, dtype=torch.int64))
     with pytest.raises(UserCodeFailed, match=f"user_environments:Counter: {complaint}") as caught:
         environment.step(torch.zeros(4, dtype=torch.int64))
     lines = caught.value.user_traceback.splitlines()

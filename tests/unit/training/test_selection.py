@@ -439,3 +439,39 @@ def test_a_candidate_with_long_episodes_is_not_begun_where_the_fraction_does_not
     stage.selection.conclude(1.0)
     fulls = [(order.members, len(order.seeds)) for order in judge.orders if not order.screening]
     assert fulls == [((0,), 8), ((1,), 8)]
+
+
+class BreakingJudge(ScriptedJudge):
+    """Of member 0, as many episodes break as stay intact."""
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        members = {order.order_id: order.members for order in self.orders}
+        return [
+            replace(
+                answer,
+                results=tuple(
+                    one
+                    if member
+                    else replace(one, broken_numbers=one.episodes, first_break="step 3: the reward was nan")
+                    for member, one in zip(members[answer.order_id], answer.results, strict=True)
+                ),
+            )
+            for answer in super().poll(timeout_s)
+        ]
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(algorithm: Algorithm, breaks: bool) -> None:
+    judge = (BreakingJudge if breaks else ScriptedJudge)([[9, 3], [9, 3]], [9.0, 3.0], comparisons={1.0: 9.0, 2.0: 9.0})
+    stage = Stage(algorithm, judge, target=4.0, statistic="mean")
+    stage.step()
+    stage.step()
+    if not breaks:
+        assert stage.selection.confirmed is not None
+        return
+    assert stage.selection.confirmed is None
+    assert stage.selection.breaks_more(0)
+    assert not stage.selection.breaks_more(1)
+    with_breaks = stage.selection.candidates[0].result
+    assert with_breaks.mean == 9.0
+    assert stage.selection.counted(with_breaks).mean == (9.0 + 2.0) / 2, "2 is the lowest return of all"

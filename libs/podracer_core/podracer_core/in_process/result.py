@@ -94,7 +94,9 @@ class Result:
     policy       the policy
     best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None without one
     history      the looks at the members during training, oldest first
-    stopped_by   "target", "steps", "seconds", "callback", "interrupt" or "diverged"; "" if unknown
+    stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
+    error        what ended training, if an error did
+    warnings     what training told by warnings, such as episodes whose world broke
     checkpoint   the checkpoint that `save` writes
     """
 
@@ -105,11 +107,15 @@ class Result:
         history: Sequence[Look] = (),
         stopped_by: str = "",
         target: float | None = None,
+        *,
+        warnings: Sequence[str] = (),
+        error: Exception | None = None,
     ) -> None:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
         self._source, self._target = source, target
+        self.warnings, self.error = tuple(warnings), error
         judged = checkpoint.metadata.get("evaluation")
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
 
@@ -196,6 +202,8 @@ class Result:
             if self.best.deterministic:  # the interval is the statistic's: not about the mean of returns, nor symmetric
                 width = f" (95 % interval {self.best.lower_bound:.4g} to {self.best.upper_bound:.4g})"
             text += f": {self.best.mean:.4g}{width} in {self.best.episodes} greedy episodes"
+            if self.best.broken:
+                text += f" ({self.best.broken} more broke; {self.best.first_break})"
         return f"<Result {text}{f', ended by {self.stopped_by}' if self.stopped_by else ''}>"
 
     @property

@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
+from podracer_core.in_process.breakages import Breakages
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback
 from podracer_core.in_process.environments import Environment, find_source
@@ -84,7 +85,8 @@ def train(
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
     result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
     worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
-    errors.
+    errors. An error after the first evaluation ends training with the result so far; see `Result.error`. Episodes whose
+    world breaks are left out, and told by a warning.
     """
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps),
@@ -125,6 +127,8 @@ class _Training:
             to_json(from_gymnasium(space)) for space in (environment.observation_space, environment.action_space)
         ]
         self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
+        self._breakages = Breakages(environment)
+        self._error: Exception | None = None
         self._began_at = time.monotonic()
         self._interrupted = threading.Event()
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
@@ -165,10 +169,13 @@ class _Training:
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
-                    session.step()
+                    self._go_on(session, session.step)
                     self._tell(session)
-                session.conclude(told_to_end=lambda: self._stopped_by in ("interrupt", "callback"))
+                if self._error is None:
+                    told_to_end = lambda: self._stopped_by in ("interrupt", "callback")  # noqa: E731
+                    self._go_on(session, lambda: session.conclude(told_to_end=told_to_end))
             self._tell(session, last=True)
+            self._breakages.conclude(session.breaks())
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
         if session.confirmed is not None:
@@ -180,9 +187,30 @@ class _Training:
         if not known and self._stopped_by == "interrupt":
             raise KeyboardInterrupt
         if not known:
-            message = f"no member was evaluated: training ended by {self._stopped_by} before the first look"
-            raise PreconditionFailed(message)
-        return session.confirmed or max(known, key=self._rank)
+            raise PreconditionFailed(self._why_unjudged())
+        sound = [one for one in known if not _selection(session).breaks_more(one.member)]
+        return session.confirmed or max(sound or known, key=lambda one: self._rank(one, _selection(session)))
+
+    def _go_on(self, session: TrainingSession, act: Callable[[], object]) -> None:
+        """Take a step, or conclude. An error ends training; it is raised if no member has been judged."""
+        try:
+            act()
+        except Exception as error:
+            if not any(one.snapshot is not None for one in _selection(session).candidates.values()):
+                raise
+            self._error, self._stopped_by = error, "error"
+            self._breakages.warn(f"training was ended by {type(error).__name__}: {error}")
+
+    def _why_unjudged(self) -> str:
+        if self._stopped_by == "diverged":
+            return (
+                "no member was evaluated: the gradients of all members were not finite before the first evaluation. "
+                f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
+            )
+        return (
+            f"no member was evaluated: training ended by {self._stopped_by} before the first look"
+            f"{self._breakages.first and f'. {self._breakages.first}'}"
+        )
 
     @property
     def _elapsed_s(self) -> float:
@@ -191,10 +219,12 @@ class _Training:
     def _tell(self, session: TrainingSession, *, last: bool = False) -> None:
         """Report looks to the callbacks, update the line of progress, and replace the worst members if due."""
         selection = _selection(session)
+        self._breakages.look()
         for judged in _by_look(selection.take_news()):
-            self._best_mean = max(self._best_mean, *(one.result.mean for one in judged))
+            self._breakages.take([one.result for one in judged])
+            self._best_mean = max(self._best_mean, *(selection.counted(one.result).mean for one in judged))
             if judged[0].purpose == "progress":
-                self._look(judged)
+                self._look(judged, selection)
                 if not last and selection.confirmed is None:
                     self._replace(session, judged)
         if self._interrupted.is_set():
@@ -204,6 +234,8 @@ class _Training:
         self._waits_at_s = self._elapsed_s + _WAIT_INTERVAL_S
         if not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
             self._stopped_by = self._stopped_by or "diverged"
+            self._breakages.warn("the gradients of all members were not finite: training has ended")
+        self._breakages.check(session.breaks())
         if self._line is not None:
             self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
 
@@ -216,20 +248,20 @@ class _Training:
         if part - self._replaced_at >= 1.0 / _TIMES:
             self._replaced_at = part
             self._former.append((now.version, list(self._values)))
-            returns = [one.result.mean for one in judged]
+            returns = [_selection(session).counted(one.result).mean for one in judged]
             replace_worst(self._algorithm, returns, self._values, order.ranges, self._random)
 
-    def _look(self, judged: Sequence[Judgement]) -> None:
+    def _look(self, judged: Sequence[Judgement], selection: Selection) -> None:
         env_steps = sum(one.env_steps for one in judged)
-        returns = tuple(one.result.mean for one in judged)
+        returns = tuple(selection.counted(one.result).mean for one in judged)
         look = Look(self._elapsed_s, env_steps, returns, self._best_mean)
         self._looks.append(look)
         if False in [callback.on_look(look) for callback in self._callbacks]:
             self._stopped_by = self._stopped_by or "callback"
 
-    def _rank(self, judgement: Judgement) -> tuple[bool, float]:
+    def _rank(self, judgement: Judgement, selection: Selection) -> tuple[bool, float]:
         """Full evaluations rank above looks, whose few episodes may be lucky."""
-        result = judgement.result
+        result = selection.counted(judgement.result)
         score = result.mean if self._order.statistic == "mean" else result.lower_bound
         return result.episodes >= self._order.episodes, score
 
@@ -260,7 +292,10 @@ class _Training:
         groups = {
             group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
         }
-        return Result(Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target)
+        return Result(
+            Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target,
+            warnings=self._breakages.warnings, error=self._error,
+        )  # fmt: skip
 
 
 def _selection(session: TrainingSession) -> Selection:

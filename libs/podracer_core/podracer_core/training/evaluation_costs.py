@@ -105,9 +105,9 @@ class EvaluationCosts:
 
     def note_look(self, answer: EvaluationAnswer, elapsed_s: float) -> None:
         """Note that a look was answered after `elapsed_s`."""
-        self.measured_episode_s = answer.duration_s / sum(result.episodes for result in answer.results)
-        means = [sum(result.lengths) / result.episodes for result in answer.results]
-        usual = sum(means) / len(means)
+        self.measured_episode_s = answer.duration_s / sum(result.episodes + result.broken for result in answer.results)
+        means = [sum(result.lengths) / max(result.episodes, 1) for result in answer.results]
+        usual = max(1.0, sum(means) / len(means))
         self._lengths = {member: max(1.0, mean / usual) for member, mean in enumerate(means)}
         if answer.duration_s > 0.0:
             self.pace = min(max(elapsed_s / answer.duration_s, 0.01), _MOST_PACE)

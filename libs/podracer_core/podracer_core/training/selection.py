@@ -242,7 +242,7 @@ class Selection:
             for best, *_ in self._contenders.by_member()
             if (judged := self._candidates.get(best.snapshot.member)) is None
             or judged.snapshot is not best.snapshot
-            or judged.result.episodes < self._plan.episodes  # given up, since it has not the target
+            or self.counted(judged.result).episodes < self._plan.episodes  # given up, since it has not the target
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
         costs_s = [self._costs.episode_of_s(best.snapshot.member) for best in news]
@@ -371,7 +371,7 @@ class Selection:
             self._evaluate(self._passed.pop(), CONFIRMATION, self._plan.episodes)
 
     def _note_promise(self, best_mean: float) -> None:
-        if self._first_mean is None:
+        if self._first_mean is None and math.isfinite(best_mean):
             self._first_mean = best_mean
-        if self._plan.target is not None:
+        if self._plan.target is not None and self._first_mean is not None:
             self._promising = best_mean >= self._plan.target - 0.5 * max(self._plan.target - self._first_mean, 0.0)

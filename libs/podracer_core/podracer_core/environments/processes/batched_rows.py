@@ -95,7 +95,7 @@ class BatchedRows(Rows):
 
     def _begin(self) -> None:
         if self._is_ruined:
-            self.arrays.episode += 1
+            np.add(self.arrays.episode, 1, out=self.arrays.episode)
             self._environment.close()
             self.doing = "construction"
             self._environment = self._make(self.count)
