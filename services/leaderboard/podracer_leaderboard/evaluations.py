@@ -113,7 +113,7 @@ def _count(session: Session, board: BoardRow, updater: Updater, new: Sequence[ag
         for each in new
     ]
     session.connection().execute(_COUNT, counts)
-    board.episodes += sum(each["all"] for each in counts)
+    board.episodes += sum(len(each.returns) + broken_episodes(each) for each in new)
     if broken := sum(map(broken_episodes, new)):
         board.broken_episodes += broken
         board.revision += 1  # an agent may have become the one that cannot be first

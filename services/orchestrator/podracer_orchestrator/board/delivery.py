@@ -127,9 +127,11 @@ class Delivery:
             # Before the rows are deleted: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
-            lost = await self._transactions.write(lambda session: self._settle(session, answered)) if answered else ()
-            for job_uid in lost:
-                await self._hear_next_claim(job_uid)
+            if any(getattr(answer, "exclusions", ()) for _, answer in answered):
+                for job_uid in await self._transactions.write(lambda session: self._exclude(session, answered)):
+                    await self._hear_next_claim(job_uid)  # which names another best
+            if answered:
+                await self._transactions.write(lambda session: self._settle(session, answered))
 
     async def _tell(
         self,
@@ -194,34 +196,34 @@ class Delivery:
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
-    def _settle(self, session: Session, answered: Answered) -> set[str]:
-        """Returns the jobs whose best has been excluded."""
-        lost = set()
+    def _exclude(self, session: Session, answered: Answered) -> set[str]:
+        """Keep the last answer's word on who cannot be first. Returns the jobs that have lost their best."""
+        found = {row.job_uid: answer.exclusions for row, answer in answered if hasattr(answer, "exclusions")}
+        jobs_found = [(session.get(JobRow, uid), exclusions) for uid, exclusions in found.items()]
+        now = self._clock.now()
+        return {job.uid for job, each in jobs_found if job and broken_worlds.exclude(session, job, each, now)}
+
+    def _settle(self, session: Session, answered: Answered) -> None:
         outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
             if isinstance(answer, PodracerError):
                 self._refused(session, row, answer)
-            elif self._delivered(session, row, answer):
-                lost.add(row.job_uid)
+            else:
+                self._delivered(session, row, answer)
             touch(session, due_topic(row.job_uid))
-        return lost
 
-    def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> bool:
-        """Returns whether the job's best has been excluded."""
-        job, is_lost = session.get(JobRow, row.job_uid), False
-        if job is None:
-            return False
-        if isinstance(answer, leaderboard_pb2.RecordEvaluationsResponse | leaderboard_pb2.SubmitCandidateResponse):
-            is_lost = broken_worlds.exclude(session, job, answer.exclusions, self._clock.now())
-        if not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
-            return is_lost
+    def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> None:
+        job = session.get(JobRow, row.job_uid)
+        if job is not None and job.excluded and not getattr(answer, "exclusions", True):
+            broken_worlds.exclude(session, job, (), self._clock.now())  # it has ended
+        if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
+            return
         request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)
         message = f"{last_part(request.agent)} is number {answer.rank} of the leaderboard"
         now = self._clock.now()
         events.record(session, job, "CANDIDATE_ADMITTED", message, now=now, subject=request.agent, rank=answer.rank)
         if answer.challenge:
             objective.hear_claim(session, job, request.candidate, now)
-        return is_lost
 
     def _refused(self, session: Session, row: OutboxRow, error: PodracerError) -> None:
         job = session.get(JobRow, row.job_uid)
