@@ -147,7 +147,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
             problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
             raise InvalidInput.of("timeout", problem)
         with place_environment(environment_from_message(request.environment), self._cache) as placed:
-            return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
+            return inspected(placed.spec, timeout_s)
 
     def ExportPolicy(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext

@@ -147,7 +147,11 @@ def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboa
     rows = store.get_candidates(session, board.name)
     query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_([row.agent for row in rows]))
     agents = {agent.name: agent for agent in session.scalars(query)}
-    candidates = [messages.candidate(rank, row, agents[row.agent]) for rank, row in enumerate(rows, start=1)]
+    excluded = store.exclusions(session, board)
+    candidates = [
+        messages.candidate(rank, row, agents[row.agent], excluded.get(row.agent, ""))
+        for rank, row in enumerate(rows, start=1)
+    ]
     return messages.leaderboard(board, candidates, _current_aliases(session, board.name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from google.protobuf import timestamp_pb2
@@ -68,6 +69,10 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
         replaced=row.replaced,
         pinned=row.pinned,
         stopping=row.stopping,
+        evaluated_episodes=row.episodes,
+        broken_number_episodes=row.broken_numbers,
+        broken_code_episodes=row.broken_code,
+        best_score=row.best_score,
     )
     if row.latest_evaluation is not None:
         message.latest_evaluation.ParseFromString(row.latest_evaluation)
@@ -76,13 +81,20 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
     return message
 
 
-def candidate(rank: int, row: CandidateRow, agent_row: AgentRow) -> leaderboard_pb2.Candidate:
+def exclusions(found: Mapping[str, str]) -> list[leaderboard_pb2.Exclusion]:
+    """The agents that cannot be first, and why."""
+    return [leaderboard_pb2.Exclusion(agent=agent, reason=reason) for agent, reason in found.items()]
+
+
+def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str) -> leaderboard_pb2.Candidate:
     return leaderboard_pb2.Candidate(
         rank=rank,
         agent=agent(agent_row),
         evaluation=agent_pb2.Evaluation.FromString(row.evaluation),
         admit_time=timestamp(row.admit_time),
         confirmed=row.confirmed,
+        score=row.score,
+        exclusion=exclusion,
     )
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
-from podracer_core.jobs.objective import MIN_EPISODES
+from podracer_core.jobs.objective import MIN_EPISODES, counted
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
 from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
@@ -39,23 +39,29 @@ class Judged:
         """The prefix of the checkpoint."""
         return self.evaluation.checkpoint.prefix
 
-    def entry(self, agent: AgentRow, order: int) -> Entry:
+    def entry(self, session: Session, board: BoardRow, agent: AgentRow, order: int) -> Entry:
         """The candidate as an entry of the ranking."""
-        return Entry(agent.name, agent.lineage, self.score, self.evaluation.mean, order, self.confirmed)
+        excluded = agent.name in store.exclusions(session, board)
+        mean = self.evaluation.mean
+        return Entry(agent.name, agent.lineage, self.score, mean, order, self.confirmed, excluded=excluded)
 
 
-def score_of(updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False) -> float | None:
-    """The number that an evaluation ranks by; None where it is no finite one."""
-    summary = EvaluationSummary(
-        evaluation.mean, evaluation.lower_bound, evaluation.upper_bound, len(evaluation.returns)
-    )
+def score_of(
+    board: BoardRow, updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False
+) -> float | None:
+    """The number that an evaluation ranks by, each broken episode with the board's lowest return; None where it is no
+    finite one. Within a rung an evaluation without an intact episode has that lowest return."""
+    known = counted(evaluation, board.lowest_return)
+    if known is None:
+        return board.lowest_return if within_rung else None
+    summary = EvaluationSummary(known.mean, known.lower_bound, known.upper_bound, len(known.returns))
     score = updater.rung_score if within_rung else updater.score
     return score(summary) if summary.is_finite else None
 
 
 def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
     """The judgement of the checkpoint of `own`: its challenge if there was one, else `own` itself."""
-    return next(iter(_confirmed(session, board.name, updater, own.evaluation.agent, own.prefix)), own)
+    return next(iter(_confirmed(session, board, updater, own.evaluation.agent, own.prefix)), own)
 
 
 def take(
@@ -70,9 +76,11 @@ def take(
     if candidate.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
         if (episodes := len(candidate.evaluation.returns)) < MIN_EPISODES:
             return Admission(0, f"too few episodes: {episodes}, a place needs {MIN_EPISODES}"), False
-        candidate = replace(candidate, score=min(candidate.score, candidate.evaluation.lower_bound))
+        known = counted(candidate.evaluation, board.lowest_return)
+        assert known is not None, "a candidate has a score"
+        candidate = replace(candidate, score=min(candidate.score, known.lower_bound))
     rows = store.get_candidates(session, board.name)
-    entries, entry = store.entries(rows), candidate.entry(agent, board.clock)
+    entries, entry = store.entries(session, rows), candidate.entry(session, board, agent, board.clock)
     admission = updater.admit(entries, entry)
     if not admission.is_admitted:
         return admission, False
@@ -89,7 +97,7 @@ def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agen
     more, or again for the same."""
     agent = store.get_agent(session, challenge.agent, board.name)
     prefix = challenge.checkpoint.prefix
-    confirmed = _confirmed(session, board.name, updater, agent.name)
+    confirmed = _confirmed(session, board, updater, agent.name)
     found = next((each for each in confirmed if each.prefix == prefix), None)
     if found is None:
         return
@@ -104,6 +112,18 @@ def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agen
     if former and not row.final:
         _give_back(session, board, updater, row, found, former)
     _note_change(board)
+
+
+def score_again(session: Session, board: BoardRow, updater: Updater) -> None:
+    """The lowest return has come down: whatever has broken episodes scores less."""
+    broke = AgentRow.broken_numbers + AgentRow.broken_code > 0
+    for agent in session.scalars(select(AgentRow).where(AgentRow.board == board.name, broke)):
+        if agent.best_evaluation is not None:
+            best = agent_pb2.Evaluation.FromString(agent.best_evaluation)
+            agent.best_score = score_of(board, updater, best)
+        row = session.get(CandidateRow, (board.name, agent.name))
+        if row is not None:
+            row.score = score_of(board, updater, agent_pb2.Evaluation.FromString(row.evaluation)) or row.score
 
 
 def _keep_best(session: Session, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
@@ -133,12 +153,12 @@ def _give_back(
     Else a lucky evaluation could cost the board the best that is known for sure.
     """
     agent = store.get_agent(session, former, board.name)
-    confirmed = _confirmed(session, board.name, updater, former)
+    confirmed = _confirmed(session, board, updater, former)
     best = max(confirmed, key=lambda each: each.order, default=None)
     if best is None or found.order > best.order:
         return
     others = [each for each in store.get_candidates(session, board.name) if each is not row]
-    admission = updater.admit(store.entries(others), best.entry(agent, store.tick(board)))
+    admission = updater.admit(store.entries(session, others), best.entry(session, board, agent, store.tick(board)))
     if admission.is_admitted:
         _place(session, board, agent, best, [row, *_rows_of(others, admission.removed)], "")
 
@@ -170,16 +190,16 @@ def _place(
     _note_change(board)
 
 
-def _confirmed(session: Session, board: str, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
+def _confirmed(session: Session, board: BoardRow, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
     """The challenges of an agent, one for each checkpoint: of several a final, the longest, the first by its id."""
-    query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board, EvaluationRow.agent == agent)
+    query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board.name, EvaluationRow.agent == agent)
     wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
     evaluations = [agent_pb2.Evaluation.FromString(stored) for stored in session.scalars(query.where(wanted))]
     decisive: dict[str, Judged] = {}
     for evaluation in sorted(
         evaluations, key=lambda each: (each.purpose != FINAL, -len(each.returns), each.evaluation_id)
     ):
-        score = score_of(updater, evaluation)
+        score = score_of(board, updater, evaluation)
         if score is not None:
             decisive.setdefault(evaluation.checkpoint.prefix, Judged(evaluation, score, confirmed=True))
     return list(decisive.values())

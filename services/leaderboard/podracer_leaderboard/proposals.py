@@ -81,7 +81,7 @@ def _propose(
     response.round_env_steps = budget.env_steps
     if budget.time_s:
         response.round_time.CopyFrom(seconds_to_duration(budget.time_s))
-    candidates = store.entries(store.get_candidates(session, board.name))
+    candidates = store.entries(session, store.get_candidates(session, board.name))
     admission = admission_score(candidates, competition.rules.leaderboard_size)
     if admission is not None:
         response.admission_score = admission

@@ -17,6 +17,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.statistics import excess_probability
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
 from podracer_leaderboard.rules import Rules
@@ -26,6 +27,8 @@ from podracer_leaderboard.updater import Entry, ranked
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
+CHANCE = 0.01
+"""See `exclusions`."""
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
@@ -61,15 +64,46 @@ def get_agent(session: Session, name: str, board: str | None = None) -> AgentRow
 def get_candidates(session: Session, board: str) -> list[CandidateRow]:
     """The rows on the board, best first."""
     rows = {row.agent: row for row in session.scalars(select(CandidateRow).where(CandidateRow.board == board))}
-    return [rows[entry.agent] for entry in ranked(entries(list(rows.values())))]
+    return [rows[entry.agent] for entry in ranked(entries(session, list(rows.values())))]
 
 
-def entries(candidates: Sequence[CandidateRow]) -> list[Entry]:
-    """Candidates as the ranking sees them."""
+def entries(session: Session, candidates: Sequence[CandidateRow]) -> list[Entry]:
+    """Candidates as the ranking sees them, all of one board."""
+    excluded = exclusions(session, get_board(session, candidates[0].board)) if candidates else {}
     return [
-        Entry(row.agent, row.lineage, row.score, row.mean, row.entry_order, row.confirmed, row.final)
+        Entry(
+            row.agent,
+            row.lineage,
+            row.score,
+            row.mean,
+            row.entry_order,
+            row.confirmed,
+            row.final,
+            row.agent in excluded,
+        )
         for row in candidates
     ]
+
+
+def exclusions(session: Session, board: BoardRow) -> dict[str, str]:
+    """The agents that cannot be first, of those that are alive or on the board, and why: so great a share of broken
+    episodes as theirs would be chance in less than `CHANCE` of boards whose agents all break as often."""
+    if not board.broken_episodes:
+        return {}
+    broken_here = AgentRow.broken_numbers + AgentRow.broken_code
+    on_board = select(CandidateRow.agent).where(CandidateRow.board == board.name)
+    query = select(AgentRow.name, AgentRow.episodes, broken_here).where(
+        AgentRow.board == board.name,
+        broken_here * board.episodes > board.broken_episodes * AgentRow.episodes,
+        or_(AgentRow.state.in_([*ALIVE]), AgentRow.name.in_(on_board)),
+    )
+    found = {}
+    for name, episodes, broken in session.execute(query.order_by(AgentRow.number)):
+        others, others_broken = board.episodes - episodes, board.broken_episodes - broken
+        if excess_probability(broken, episodes, others_broken, others) < CHANCE:
+            text = f"its environment broke in {broken:,} of {episodes:,} episodes, those of the other agents in"
+            found[name] = f"{text} {others_broken:,} of {others:,}"
+    return found
 
 
 class Numbered(Protocol):

@@ -11,6 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import broken_episodes
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
@@ -52,17 +53,18 @@ def _submit(
         )
     updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
-    score = None if evaluation is None else places.score_of(updater, evaluation)
-    rung_score = None if evaluation is None else places.score_of(updater, evaluation, within_rung=True)
+    score = rung_score = None
+    admission, challenge = Admission(0, "no snapshot was evaluated"), False
+    if evaluation is not None:
+        store_evaluations(session, board, updater, [evaluation])
+        score = places.score_of(board, updater, evaluation)
+        rung_score = places.score_of(board, updater, evaluation, within_rung=True)
+        admission = Admission(0, "its evaluation is not a finite number, or none of its episodes was intact")
     cost_s = seconds_from_duration(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)
     if trained:
         agent.latest_score = rung_score
-    admission, challenge = Admission(0, "no snapshot was evaluated"), False
-    if evaluation is not None:
-        store_evaluations(session, board.name, [evaluation])
-        admission = Admission(0, "its evaluation is not a finite number")
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
         admission, challenge = _judge(session, board, agent, updater, evaluation, score)
@@ -70,25 +72,35 @@ def _submit(
     response = leaderboard_pb2.SubmitCandidateResponse(
         admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
     )
-    session.add(
-        RoundRow(
-            board=board.name,
-            request_id=request.request_id,
-            agent=agent.name,
-            lineage=agent.lineage,
-            rung=agent.rung,
-            score=score,
-            rung_score=rung_score,
-            episodes=len(request.candidate.returns),
-            variance=_variance(request.candidate),
-            env_steps=request.env_steps,
-            cost_s=cost_s,
-            line_env_steps=agent.env_steps,
-            line_cost_s=agent.cost_s,
-            response=messages.to_bytes(response),
-        )
-    )
+    response.exclusions.extend(messages.exclusions(store.exclusions(session, board)))
+    session.add(_round_row(agent, request, cost_s, score, rung_score, response))
     return response
+
+
+def _round_row(
+    agent: AgentRow,
+    request: leaderboard_pb2.SubmitCandidateRequest,
+    cost_s: float,
+    score: float | None,
+    rung_score: float | None,
+    response: leaderboard_pb2.SubmitCandidateResponse,
+) -> RoundRow:
+    return RoundRow(
+        board=agent.board,
+        request_id=request.request_id,
+        agent=agent.name,
+        lineage=agent.lineage,
+        rung=agent.rung,
+        score=score,
+        rung_score=rung_score,
+        episodes=max(1, len(request.candidate.returns) + broken_episodes(request.candidate)),
+        variance=_variance(request.candidate),
+        env_steps=request.env_steps,
+        cost_s=cost_s,
+        line_env_steps=agent.env_steps,
+        line_cost_s=agent.cost_s,
+        response=messages.to_bytes(response),
+    )
 
 
 def _variance(evaluation: agent_pb2.Evaluation) -> float:

@@ -39,6 +39,8 @@ class BoardRow(Tables, kw_only=True):
     revision        counts changes of the ranking
     clock           counts everything that happens to agents: the order in which they wait and enter
     proposal_count  stored answers of ProposeCohort; numbers the random streams
+    lowest_return   the lowest return of an intact evaluated episode, which ranking counts broken ones with
+    episodes, broken_episodes  of all evaluations, and those of them that broke
     """
 
     __tablename__ = "boards"
@@ -51,6 +53,9 @@ class BoardRow(Tables, kw_only=True):
     clock: Mapped[int] = mapped_column(default=0)
     agent_count: Mapped[int] = mapped_column(default=0)
     proposal_count: Mapped[int] = mapped_column(default=0)
+    lowest_return: Mapped[float | None] = mapped_column(default=None)
+    episodes: Mapped[int] = mapped_column(default=0)
+    broken_episodes: Mapped[int] = mapped_column(default=0)
 
 
 class AgentRow(Tables, kw_only=True):
@@ -60,6 +65,7 @@ class AgentRow(Tables, kw_only=True):
     fork_request  id of the request by which a user forked it; empty for one that a generator wanted
     pinned        a user wants that no other takes its place
     stopping      a user has stopped it while a pod has it
+    episodes, broken_numbers, broken_code  of its evaluations, and those of them that broke, by kind
     """
 
     __tablename__ = "agents"
@@ -98,6 +104,9 @@ class AgentRow(Tables, kw_only=True):
     fork_request: Mapped[str] = mapped_column(default="")
     pinned: Mapped[bool] = mapped_column(default=False)
     stopping: Mapped[bool] = mapped_column(default=False)
+    episodes: Mapped[int] = mapped_column(default=0)
+    broken_numbers: Mapped[int] = mapped_column(default=0)
+    broken_code: Mapped[int] = mapped_column(default=0)
 
 
 class ParentRow(Tables, kw_only=True):

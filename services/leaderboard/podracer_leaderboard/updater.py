@@ -31,7 +31,8 @@ class Entry:
     """A candidate: `score` decides, `mean` where scores are equal, then the earlier one (`order`).
 
     `confirmed`: the score is of a second evaluation, with fresh seeds. The first one selected the candidate, the best
-    of many by noisy numbers, so it promises too much. `final`: its job ends with it.
+    of many by noisy numbers, so it promises too much. `final`: its job ends with it. `excluded`: it stands behind all
+    others, because its episodes break more often than theirs.
     """
 
     agent: str
@@ -41,6 +42,12 @@ class Entry:
     order: int
     confirmed: bool = False
     final: bool = False
+    excluded: bool = False
+
+    @property
+    def standing(self) -> tuple[bool, float, float]:
+        """Larger is better."""
+        return not self.excluded, self.score, self.mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ def ranked(entries: Iterable[Entry]) -> list[Entry]:
     Only that place asks for confirmation: a better score behind it is a claim on it.
     """
     board = _by_score(entries)
-    champion = max(board, key=lambda entry: (entry.final, entry.confirmed), default=None)
+    champion = max(board, key=lambda entry: (not entry.excluded, entry.final, entry.confirmed), default=None)
     if champion is None or not champion.confirmed:
         return board
     return [champion, *(entry for entry in board if entry is not champion)]
@@ -109,7 +116,8 @@ def ranked(entries: Iterable[Entry]) -> list[Entry]:
 def claims_first(entries: Iterable[Entry], candidate: Entry) -> bool:
     """Whether `candidate` would be first among `entries`, itself included or not, if it were confirmed as it is."""
     others = [entry for entry in entries if entry.agent != candidate.agent]
-    return not candidate.confirmed and _by_score([*others, candidate])[0] is candidate
+    is_claim = not candidate.confirmed and not candidate.excluded
+    return is_claim and _by_score([*others, candidate])[0] is candidate
 
 
 def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: int) -> Admission:
@@ -131,7 +139,7 @@ def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: 
     else:
         return Admission(_rank(board, candidate), "there was room")
     comparison = f"{candidate.score:.6g} against {rival.score:.6g} of {place}"
-    if (candidate.score, candidate.mean) <= (rival.score, rival.mean):
+    if candidate.standing <= rival.standing:
         return Admission(0, f"not better: {comparison}")
     left = [entry for entry in board if entry is not rival]
     return Admission(_rank(left, candidate), f"better: {comparison}", (rival,))
@@ -140,11 +148,11 @@ def admit(entries: Iterable[Entry], candidate: Entry, size: int, lineage_limit: 
 def admission_score(entries: Iterable[Entry], size: int) -> float | None:
     """The score that a new agent's candidate has to exceed to enter; None while there is room."""
     board = ranked(entries)
-    return board[-1].score if len(board) >= size else None
+    return board[-1].score if len(board) >= size and not board[-1].excluded else None
 
 
 def _by_score(entries: Iterable[Entry]) -> list[Entry]:
-    return sorted(entries, key=lambda entry: (-entry.score, -entry.mean, entry.order))
+    return sorted(entries, key=lambda entry: (entry.excluded, -entry.score, -entry.mean, entry.order))
 
 
 def _rank(board: list[Entry], candidate: Entry) -> int:

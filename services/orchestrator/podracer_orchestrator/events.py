@@ -44,6 +44,11 @@ def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]
     return session.scalars(query.order_by(EventRow.position)).all()
 
 
+def is_told(session: Session, job: JobRow, kind: str, **known: str) -> bool:
+    """Whether the job has an event of a kind with these details."""
+    return any(known.items() <= each.items() for each in details(session, job, kind))
+
+
 def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:
     """The messages of a job's events of a kind, oldest first."""
     query = select(EventRow.message).where(EventRow.job_uid == job.uid, EventRow.kind == kind)

@@ -126,6 +126,12 @@ class JobRow(Base):
     best_is_full: Mapped[bool] = mapped_column(default=False)
     best_is_confirmed: Mapped[bool] = mapped_column(default=False)
     """Whether the best evaluation is a challenge: one with fresh seeds."""
+    lowest_return: Mapped[float | None]
+    """The lowest return of an intact evaluated episode, which broken ones count with."""
+    excluded: Mapped[dict[str, Any] | None]
+    """The agents that cannot be first by the leaderboard's last word, and why (`broken_worlds`)."""
+    speeds: Mapped[dict[str, Any] | None]
+    """Environment steps per second of each algorithm's last round."""
     ensemble: Mapped[bytes | None]
     retrained: Mapped[bytes | None]
     """The best candidate, trained again (`retraining`)."""

@@ -14,7 +14,7 @@ from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer_core.carriers.inline import decode_tensor, encode_tensor
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
 MAX_ROWS = 1024
@@ -69,7 +69,8 @@ def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor 
 
 
 def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy, *, alone: bool) -> pb.ActResponse:
-    """actions [B, *action]; those of one observation `alone` lose their first axis."""
+    """actions [B, *action]; those of one observation `alone` lose their first axis. Raises PreconditionFailed
+    (BAD_ACTION) if one is not finite."""
     shaped = encode_tensor(actions[0] if alone else actions)
     response = pb.ActResponse(actions=shaped, policy=policy.name, version=policy.version)
     if request.values:

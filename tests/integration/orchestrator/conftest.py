@@ -70,6 +70,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.stopped: set[str] = set()
         self.hears_claims = False
         """Whether every candidate that is submitted claims the first place."""
+        self.exclusions: list[leaderboard_pb2.Exclusion] = []
+        """The agents that cannot be first, as every answer says."""
+        self.algorithm = "ppo"
         self.round_env_steps = 0
         self.round_time_s = 15.0
         self.is_away = False
@@ -103,7 +106,7 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         for _ in range(0 if self.has_nothing else request.places):
             agent = response.proposals.add(action=leaderboard_pb2.PROPOSAL_ACTION_FRESH).agent
             agent.name = f"{job}/agents/a{next(self._numbers):04}"
-            agent.algorithm = request.algorithms[0] if request.algorithms else "ppo"
+            agent.algorithm = request.algorithms[0] if request.algorithms else self.algorithm
             agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
         self.proposals[request.request_id] = response
         return response
@@ -112,8 +115,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self._hear(request)
         self.submissions.setdefault(request.request_id, request)
         has_candidate = request.HasField("candidate")
+        challenge = has_candidate and self.hears_claims
         return leaderboard_pb2.SubmitCandidateResponse(
-            admitted=has_candidate, rank=1, challenge=has_candidate and self.hears_claims
+            admitted=has_candidate, rank=1, challenge=challenge, exclusions=self.exclusions
         )
 
     async def GetLeaderboard(self, request, context):  # noqa: N802

@@ -25,8 +25,9 @@ from podracer_client.jobs.watch import JobUpdate
 from podracer_client.report.request import request_rows
 
 KEYS = [
-    "event", "state", "outcome", "best_return", "env_steps", "train_seconds", "cost_seconds", "evaluation_seconds",
-    "seconds_to_target", "env_steps_per_second", "agents", "checkpoint",
+    "event", "state", "outcome", "best_return", "best_score", "broken_episodes", "cut_episodes", "env_steps",
+    "train_seconds", "cost_seconds", "evaluation_seconds",
+    "seconds_to_target", "env_steps_per_second", "agents", "checkpoint", "warnings",
 ]  # fmt: skip
 
 
@@ -69,11 +70,14 @@ def test_the_score_is_the_statistic_of_the_objective(running_job: job_pb2.Job) -
 
 def test_a_score_that_is_no_return_is_named(finished_job: job_pb2.Job) -> None:
     finished_job.spec.environment.id = "StockTrading-v0"
-    assert "best -182.4 (lower" in progress_line(take_snapshot(finished_job, ()))
+    assert "best -201.3 (lower" in progress_line(take_snapshot(finished_job, ()))
     finished_job.spec.environment.kwargs.update({"score": "sharpe_ratio"})
-    finished_job.progress.best.mean = -0.124
+    finished_job.progress.best.mean, finished_job.progress.best.lower_bound = 0.1, -0.124
     assert "best Sharpe -0.12 (lower" in progress_line(take_snapshot(finished_job, ()))
-    assert any(line.startswith("best Sharpe  -0.12 (95 %") for line in JobSummary(finished_job, "").lines())
+    assert any(
+        line.startswith("best Sharpe  -0.12 (lower bound), mean 0.10 (95 %")
+        for line in JobSummary(finished_job, "").lines()
+    )
     assert dict(request_rows(finished_job.spec))["objective"].startswith("Sharpe -200 by the lower bound")
 
 
@@ -106,6 +110,9 @@ def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods
         "state": "SUCCEEDED",
         "outcome": "TARGET_REACHED",
         "best_return": -182.4,
+        "best_score": -201.3,
+        "broken_episodes": 0,
+        "cut_episodes": 0,
         "env_steps": 1_200_000,
         "train_seconds": 30.0,
         "cost_seconds": 40.0,
@@ -114,6 +121,7 @@ def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods
         "env_steps_per_second": 40_000.0,
         "agents": 8,
         "checkpoint": "runs/objects/x",
+        "warnings": [],
     }
 
 
@@ -145,7 +153,10 @@ def test_the_plain_display_keeps_stdout_for_the_result(finished_job: job_pb2.Job
     display.finish(JobSummary(finished_job, "runs/objects/x"), ["podracer evaluate runs/objects/x"])
     text = out.getvalue()
     assert "SUCCEEDED, target reached after 28.5 s of training" in text
-    assert "best return  -182.4 (95 % interval -201.3 to -163.5, 2 episodes), agent a0002" in text
+    assert (
+        "best return  -201.3 (lower bound), mean -182.4 (95 % interval -201.3 to -163.5, 2 episodes), agent a0002"
+        in text
+    )
     assert "best policy  runs/objects/x" in text
     assert "  podracer evaluate runs/objects/x" in text
 
@@ -168,9 +179,9 @@ def test_the_table_shows_pods_agents_and_figures(running_job: job_pb2.Job, pods:
     console.print(display.render())
     text = console.file.getvalue()
     for part in (
-        "pendulum-x7", "RUNNING", "best -182.4 (lower bound -201.3, target -200.0)", "1.23 M steps", "45,679 steps/s",
-        "elapsed 30.0 s", "ETA 9 min 30 s", "a0001", "ppo", "split", "+2", "started again 2×", "[learner]",
-        "and 3 more", "[a note]",
+        "pendulum-x7", "RUNNING", "best -201.3 (lower bound; mean -182.4, target -200.0)", "1.23 M steps",
+        "45,679 steps/s", "elapsed 30.0 s", "ETA 9 min 30 s", "a0001", "ppo", "split", "+2", "started again 2×",
+        "[learner]", "and 3 more", "[a note]",
     ):  # fmt: skip
         assert part in text, (part, text)
     assert "a0015" not in text

@@ -184,7 +184,7 @@ def test_a_page_says_what_came_out(pages: dict[str, str]) -> None:
     report = made_up_report()
     shown = " ".join(Reader(pages["a population"]).texts)
     assert report.best is not None
-    for words in ("budget used", "device seconds", "Learning curves", "Lineage", "Population", "pendulum-1"):
+    for words in ("target missed", "device seconds", "Learning curves", "Lineage", "Population", "pendulum-1"):
         assert words in shown
     for candidate in report.candidates:
         assert candidate.agent in shown

@@ -58,7 +58,7 @@ def jobs(
                 short_name(message.name),
                 _state_text(message),
                 values["environment"],
-                _best_text(message, values["best_return"]),
+                _best_text(message, values["best_score"]),
                 return_text(values["target_return"]),
                 count_text(values["env_steps"]),
                 str(values["agents"]),
@@ -140,10 +140,10 @@ def pod_count_text(least: int, most: int, learners: int) -> str:
 
 
 def _state_text(message: job_pb2.Job) -> str:
-    """The state, with the generation of a continuous job."""
-    from podracer_client.display.snapshot import state_text
+    """The state, or what came of a job that has ended; with the generation of a continuous job."""
+    from podracer_client.display.outcome import result_word
 
-    state = state_text(message.state)
+    state = result_word(message).replace("_", " ")
     if not message.HasField("continuous_status"):
         return state
     return f"{state}, generation {message.continuous_status.generation}"

@@ -10,7 +10,7 @@ from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import count_text, duration_text, enum_word, return_text, seconds
-from podracer_client.display.outcome import missed_target
+from podracer_client.display.outcome import missed_target, result_word
 from podracer_client.display.output import columns, write_json
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
@@ -108,7 +108,7 @@ def comparison_text(jobs: Sequence[job_pb2.Job], axes: Sequence[str]) -> str:
         [
             short_name(job.name),
             *(_value(job, axis) for axis in axes),
-            state_text(job.state).lower(),
+            result_word(job).lower().replace("_", " "),
             return_text(_best(job)),
             duration_text(_to_target(job)),
             count_text(job.progress.env_steps),

@@ -21,6 +21,8 @@ class Display:
 
     wants_agents = False
     """Whether `agents` should be called now and then: it costs a call to the leaderboard."""
+    warnings: tuple[str, ...] = ()
+    """The job's warnings so far."""
     summary: JobSummary | None = None
     """The summary of the job when `podracer run` ended."""
 
@@ -76,7 +78,7 @@ class PlainDisplay(Display):
         self._log(text)
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
-        write_summary(self._out, summary, next_steps)
+        write_summary(self._out, summary, next_steps, self.warnings)
 
     def _log(self, text: str, seconds: int = 0) -> None:
         when = time.localtime(seconds or None)
@@ -141,7 +143,7 @@ class JsonDisplay(Display):
         write_json({"event": "note", "message": text}, self._out)
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
-        write_json(summary.to_json(), self._out)
+        write_json({**summary.to_json(), "warnings": list(self.warnings)}, self._out)
         self._diagnostics.writelines(f"{line}\n" for line in summary.problem_lines())
 
 
@@ -163,19 +165,19 @@ def progress_line(snapshot: Snapshot) -> str:
 
 
 def best_text(snapshot: Snapshot) -> str:
-    """`best -182.4 (lower bound -201.3, target -200.0)`, or `best Sharpe 0.45 (…)`."""
+    """`best -201.3 (lower bound; mean -182.4, target -200.0)`, or `best Sharpe 0.45 (…)`."""
     inside = []
     if snapshot.best_return is not None and snapshot.statistic != "mean":
-        inside.append(f"{snapshot.statistic} {return_text(snapshot.best_score)}")
+        inside.append(f"{snapshot.statistic}; mean {return_text(snapshot.best_return)}")
     if snapshot.target_return is not None:
         inside.append(f"target {return_text(snapshot.target_return)}")
     best = "best" if snapshot.score_name == "return" else f"best {snapshot.score_name}"
-    return f"{best} {return_text(snapshot.best_return)}" + (f" ({', '.join(inside)})" if inside else "")
+    return f"{best} {return_text(snapshot.best_score)}" + (f" ({', '.join(inside)})" if inside else "")
 
 
-def write_summary(out: TextIO, summary: JobSummary, next_steps: Sequence[str]) -> None:
+def write_summary(out: TextIO, summary: JobSummary, next_steps: Sequence[str], warnings: Sequence[str] = ()) -> None:
     """The end of a job, for people."""
-    lines = summary.lines()
+    lines = [*summary.lines(), *(f"warning      {text}" for text in warnings)]
     if next_steps:
         lines += ["next", *(f"  {command}" for command in next_steps)]
     out.write("\n".join(lines) + "\n")

@@ -16,6 +16,8 @@ from podracer_core.errors import PodracerError
 
 _INTERVAL_S = 1.0
 _INSPECTED = "ENVIRONMENT_INSPECTED"
+WARNINGS = frozenset({"WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"})
+"""Kinds of events that people should not miss; the end of a job repeats them."""
 
 
 def choose_display(*, plain: bool, json: bool) -> Display:
@@ -33,6 +35,8 @@ def show_update(display: Display, update: JobUpdate) -> None:
     """Events first, in their order, then the job as it is after them."""
     for event in update.events:
         display.event(event)
+        if event.kind in WARNINGS:
+            display.warnings += (event.message,)
         if event.kind == _INSPECTED and (preparation := update.job.environment_description.preparation):
             display.prepared(preparation)
     display.show(take_snapshot(update.job, update.pods))

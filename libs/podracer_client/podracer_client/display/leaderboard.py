@@ -11,11 +11,12 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.numbers import count_text, enum_word, interval_text, return_text, seconds
 from podracer_client.display.output import columns
-from podracer_client.display.score import corrected_means, score
+from podracer_client.display.score import candidate_score, corrected_means
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.objective import broken_episodes
 
 _WIDTH = 100
 _LEAST_WIDTH = 60
@@ -52,8 +53,10 @@ def leaderboard_text(
         titles, rows, right=("rank", "score", "mean", "corrected", "95 % interval", "steps", "device s")
     ).splitlines()
     found = [head]
-    for line, agent, own in zip(lines, agents, values, strict=True):
-        details = [_origin(agent), hyperparameters_text(own, None if every else telling[agent.spec.algorithm])]
+    for line, candidate, own in zip(lines, board.candidates, values, strict=True):
+        agent = candidate.agent
+        names = None if every else telling[agent.spec.algorithm]
+        details = [broken_text(candidate), _origin(agent), hyperparameters_text(own, names)]
         below = textwrap.wrap(
             "; ".join(filter(None, details)),
             width,
@@ -62,7 +65,30 @@ def leaderboard_text(
             break_on_hyphens=False,
         )
         found += [line, *below]
+    found += textwrap.wrap(first_text(board), width)
     return "\n".join(found) + "\n"
+
+
+def first_text(board: leaderboard_service_pb2.Leaderboard) -> str:
+    """Why the first stands above a better score; empty where none is better."""
+    first, *others = board.candidates
+    own = candidate_score(first, board.spec.objective)
+    if not any(candidate_score(each, board.spec.objective) > own and not each.exclusion for each in others):
+        return ""
+    is_final = first.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_FINAL
+    what = "the job's final" if is_final else "an evaluation with fresh seeds"
+    name, count = short_name(first.agent.name), len(first.evaluation.returns)
+    why = "A better score below it has chosen its policy, or is of fewer fresh episodes."
+    return f"{name} is first by {what} ({count} episodes). {why}"
+
+
+def broken_text(candidate: leaderboard_service_pb2.Candidate) -> str:
+    """What is known of a candidate's broken episodes; empty if none broke."""
+    agent = candidate.agent
+    if candidate.exclusion:
+        return f"cannot be first: {candidate.exclusion}"
+    broken = broken_episodes(agent)
+    return f"broke in {broken:,} of {agent.evaluated_episodes:,} episodes" if broken else ""
 
 
 def origin_text(start: str, parents: Sequence[str], replaced: str) -> str:
@@ -96,7 +122,7 @@ def _row(
         str(candidate.rank),
         short_name(agent.name),
         agent.spec.algorithm,
-        return_text(score(evaluation, board.spec.objective)),
+        return_text(candidate_score(candidate, board.spec.objective)),
         return_text(evaluation.mean),
         return_text(corrected),
         interval_text(evaluation.lower_bound, evaluation.upper_bound),

@@ -10,9 +10,10 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
 from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.display.score import score
+from podracer_client.display.outcome import result_word
+from podracer_client.display.score import best_score, candidate_score
 from podracer_client.display.snapshot import state_text
-from podracer_core.jobs.objective import CONFIRMING
+from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 
 
 def job_json(job: job_pb2.Job) -> dict[str, Any]:
@@ -23,9 +24,10 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "state": state_text(job.state),
         "environment": job.spec.environment.id or job.spec.environment.entry_point,
         "outcome": enum_word(job_pb2.JobOutcome, job.outcome) or None,
+        "result": result_word(job),
         "problem": job.problem.message if job.HasField("problem") else None,
         "best_return": _finite(progress.best.mean) if progress.HasField("best") else None,
-        "best_score": _finite(score(progress.best, job.spec.objective)) if progress.HasField("best") else None,
+        "best_score": None if (best := best_score(job)) is None else _finite(best),
         "best_confirmed": progress.best.purpose in CONFIRMING,
         "ensemble": ensemble_json(job.ensemble) if job.HasField("ensemble") else None,
         "retrained": job.retrained.agent or None,
@@ -66,9 +68,11 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
         "rank": candidate.rank,
         "agent": agent.name,
         "algorithm": agent.spec.algorithm,
-        "score": _finite(score(evaluation, objective)),
+        "score": _finite(candidate_score(candidate, objective)),
         **evaluation_json(evaluation),
         "confirmed": candidate.confirmed,
+        "exclusion": candidate.exclusion or None,
+        **counts_json(agent),
         "env_steps": evaluation.env_steps,
         "checkpoint": evaluation.checkpoint.prefix,
         "device_seconds": round(seconds(agent.cost), 3),
@@ -85,6 +89,15 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
     }
 
 
+def counts_json(agent: leaderboard_service_pb2.Agent) -> dict[str, Any]:
+    """The episodes of all of an agent's evaluations, and those of them that broke."""
+    return {
+        "evaluated_episodes": agent.evaluated_episodes,
+        "broken_number_episodes": agent.broken_number_episodes,
+        "broken_code_episodes": agent.broken_code_episodes,
+    }
+
+
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
     """The statistics of an evaluation; `statistics` are the environment's own further ones, where it has some."""
     return {
@@ -92,6 +105,9 @@ def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:
         "lower_bound": _finite(evaluation.lower_bound),
         "upper_bound": _finite(evaluation.upper_bound),
         "episodes": len(evaluation.returns),
+        "broken_episodes": broken_episodes(evaluation),
+        "first_break": evaluation.first_break or None,
+        "cut_episodes": evaluation.cut_episodes,
         **({"statistics": dict(sorted(evaluation.statistics.items()))} if evaluation.deterministic else {}),
     }
 

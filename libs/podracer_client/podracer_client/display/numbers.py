@@ -40,7 +40,7 @@ def duration_text(value: float | None) -> str:
     """`4.2 s`, `3 min 05 s`, `2 h 07 min`; `–` for none."""
     if value is None:
         return "–"
-    if value < 60:
+    if round(value, 1) < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 60:
@@ -56,11 +56,17 @@ def time_text(timestamp: Timestamp) -> str:
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
-    """An evaluation's mean, interval and episodes; a single episode has an interval only of its own statistic."""
-    count = len(evaluation.returns)
+    """An evaluation's mean, interval and episodes, and those that broke or were cut; a single episode has an interval
+    only of its own statistic."""
+    broken = evaluation.broken_number_episodes + evaluation.broken_code_episodes
+    count, cut = len(evaluation.returns), evaluation.cut_episodes
+    if broken and not count:
+        return f"none: all of {broken} episodes broke"
     inside = "1 episode" if count == 1 else f"{count} episodes"
     if count != 1 or evaluation.deterministic:
         inside = f"95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {inside}"
+    inside += f", {cut} of them cut after {max(evaluation.lengths):,} steps" if cut else ""
+    inside += f"; {broken} more broke" if broken else ""
     return f"{return_text(evaluation.mean)} ({inside})"
 
 

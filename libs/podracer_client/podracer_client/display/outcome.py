@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
-from podracer_client.display.score import score, score_name
+from podracer_client.display.numbers import count_text, duration_text, enum_word, return_text, seconds
+from podracer_client.display.score import best_score, score, score_name, statistic
 from podracer_core.config import format_seconds
 from podracer_core.jobs.objective import CONFIRMING
 
@@ -24,6 +23,14 @@ def exit_code(jobs: Iterable[job_pb2.Job]) -> int:
     if any(job.state != job_pb2.JOB_STATE_SUCCEEDED for job in jobs):
         return 1
     return TARGET_MISSED if any(map(missed_target, jobs)) else 0
+
+
+def result_word(job: job_pb2.Job) -> str:
+    """What came of a job that has ended: `REACHED`, `MISSED`, `BUDGET_USED`, …; else its state."""
+    if missed_target(job):
+        return "MISSED"
+    word = enum_word(job_pb2.JobOutcome, job.outcome) or enum_word(job_pb2.JobState, job.state)
+    return word.removeprefix("TARGET_")
 
 
 def missed_target(job: job_pb2.Job) -> bool:
@@ -47,17 +54,13 @@ def _how_far(job: job_pb2.Job) -> str:
     if not job.progress.HasField("best"):
         return f"{target}; no evaluation came before the end"
     confirmed = "confirmed" if best.purpose in CONFIRMING else "unconfirmed"
-    called, name = _statistic(objective), score_name(job.spec.environment)
+    called, name = statistic(objective), score_name(job.spec.environment)
     episodes = f" over {count_text(len(best.returns))} episodes" if best.returns else ""
     place = f"at {count_text(best.env_steps)} steps of its lineage"
     if best.create_time.seconds and job.create_time.seconds:
         age = seconds(best.create_time) - seconds(job.create_time)
         place += f", {duration_text(max(0.0, age))} after the job's creation"
-    return f"{return_text(score(best, objective))} of {target} ({called} of the {name}{episodes}, {confirmed}), {place}"
-
-
-def _statistic(objective: evolution_pb2.Objective) -> str:
-    return "mean" if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN else "lower bound"
+    return f"{return_text(best_score(job))} of {target} ({called} of the {name}{episodes}, {confirmed}), {place}"
 
 
 def _advice(job: job_pb2.Job) -> Iterator[str]:

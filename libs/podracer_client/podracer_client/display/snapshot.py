@@ -9,7 +9,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import enum_word, seconds, time_text
-from podracer_client.display.score import score, score_name
+from podracer_client.display.score import best_score, score, score_name, statistic
 from podracer_client.names import short_name
 
 
@@ -76,7 +76,6 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
     """The snapshot of a job and its pods."""
     progress, objective = job.progress, job.spec.objective
     best = progress.best if progress.HasField("best") else None
-    by_mean = objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN
     return Snapshot(
         name=job.name,
         state=state_text(job.state),
@@ -85,9 +84,9 @@ def take_snapshot(job: job_pb2.Job, pods: Iterable[job_pb2.Pod]) -> Snapshot:
         env_steps_per_second=progress.env_steps_per_second,
         best_return=best.mean if best else None,
         best_lower_bound=best.lower_bound if best else None,
-        best_score=score(best, objective) if best else None,
+        best_score=best_score(job),
         target_return=objective.target_return if objective.HasField("target_return") else None,
-        statistic="mean" if by_mean else "lower bound",
+        statistic=statistic(objective),
         score_name=score_name(job.spec.environment),
         train_seconds=seconds(progress.train_time),
         eta_seconds=seconds(progress.eta) if progress.HasField("eta") else None,
@@ -122,12 +121,18 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
         name=short_name(agent.name),
         algorithm=agent.spec.algorithm,
         state=enum_word(leaderboard_service_pb2.AgentState, agent.state),
-        score=score(agent.best_evaluation, objective) if agent.HasField("best_evaluation") else None,
+        score=_best_score(agent, objective),
         latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
         env_steps=agent.env_steps,
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
     )
+
+
+def _best_score(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective) -> float | None:
+    if not agent.HasField("best_evaluation"):
+        return None
+    return agent.best_score if agent.HasField("best_score") else score(agent.best_evaluation, objective)
 
 
 def standing(job: job_pb2.Job) -> dict[str, str]:

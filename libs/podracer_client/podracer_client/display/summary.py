@@ -11,13 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, seconds
+from podracer_client.display.numbers import (
+    count_text,
+    duration_text,
+    enum_word,
+    evaluation_text,
+    return_text,
+    seconds,
+)
 from podracer_client.display.outcome import missed_target, target_lines
-from podracer_client.display.score import score_name
+from podracer_client.display.score import best_score, score_name, statistic
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
-from podracer_core.jobs.objective import CONFIRMING
+from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 
 _OUTCOMES = {
     job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",
@@ -42,6 +49,9 @@ class JobSummary:
             "state": state_text(self.job.state),
             "outcome": enum_word(job_pb2.JobOutcome, self.job.outcome) or None,
             "best_return": progress.best.mean if progress.HasField("best") else None,
+            "best_score": best_score(self.job),
+            "broken_episodes": broken_episodes(progress.best),
+            "cut_episodes": progress.best.cut_episodes,
             "env_steps": progress.env_steps,
             "train_seconds": round(train_seconds, 3),
             "cost_seconds": round(seconds(progress.cost), 3),
@@ -93,7 +103,9 @@ class JobSummary:
             best = progress.best
             confirmed = ", confirmed" if best.purpose in CONFIRMING else ""
             title = f"best {score_name(self.job.spec.environment)}"
-            lines.append(f"{title}  {evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
+            ranked, called = best_score(self.job), statistic(self.job.spec.objective)
+            first = "" if called == "mean" else f"{return_text(ranked)} ({called}), mean "
+            lines.append(f"{title}  {first}{evaluation_text(best)}, agent {short_name(best.agent)}{confirmed}")
         lines += target_lines(self.job)
         if self.job.HasField("retrained"):
             lines.append(f"retrained    {retrained_text(self.job)}")

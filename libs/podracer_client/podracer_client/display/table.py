@@ -76,7 +76,7 @@ class TableDisplay(Display):
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         self._live.stop()
-        write_summary(self._out, summary, next_steps)
+        write_summary(self._out, summary, next_steps, self.warnings)
 
     def render(self) -> RenderableType:
         """The current contents of the screen."""

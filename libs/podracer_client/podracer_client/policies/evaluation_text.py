@@ -17,6 +17,7 @@ from podracer_client.display.output import columns
 from podracer_client.display.score import score_name
 from podracer_client.names import short_name
 from podracer_client.policies.evaluation import EnsembleEvaluation
+from podracer_core.jobs.objective import broken_episodes
 
 __all__ = ["alone_json", "alone_text", "together_json", "together_text"]
 
@@ -36,6 +37,9 @@ def alone_text(response: evaluator_service_pb2.EvaluateCheckpointResponse, argum
     if evaluation.statistics:
         further = (f"{name} {value:.4g}" for name, value in sorted(evaluation.statistics.items()))
         lines.append(f"further     {', '.join(further)}")
+    if broken := broken_episodes(evaluation):
+        played, why = len(evaluation.returns) + broken, evaluation.first_break or "no reason was given"
+        lines.append(f"broken      {broken} of {played} episodes broke: {why}; each was played again")
     if response.HasField("stored"):
         lines.append(f"stored      {evaluation_text(response.stored)}")
     if response.HasField("largest_difference"):

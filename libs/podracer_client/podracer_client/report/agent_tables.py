@@ -40,8 +40,10 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
             ]
         )
     below = [
-        _sentence(origin(agent), hyperparameters_text(agent.hyperparameters, telling[agent.algorithm])) if agent else ""
-        for agent in (agents.get(candidate.agent) for candidate in report.candidates)
+        _sentence(candidate.note, origin(agent), hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]))
+        if (agent := agents.get(candidate.agent))
+        else ""
+        for candidate in report.candidates
     ]
     titles = (
         *("rank", "agent", "algorithm", "score", "mean", "95 % interval", "episodes", "confirmed", "steps"),

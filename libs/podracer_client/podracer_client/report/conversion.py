@@ -10,7 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.leaderboard import agent_hyperparameters
+from podracer_client.display.leaderboard import agent_hyperparameters, broken_text
+from podracer_client.display.messages import counts_json
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.names import short_name
 from podracer_client.report.records import (
@@ -37,8 +38,8 @@ def time_of(timestamp: Timestamp, origin: Timestamp) -> float | None:
     return (timestamp.seconds - origin.seconds) + (timestamp.nanos - origin.nanos) * 1e-9
 
 
-def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation | None:
-    """An evaluation of the report; None if its mean is not finite."""
+def evaluation(message: agent_pb2.Evaluation, origin: Timestamp, score: float | None = None) -> Evaluation | None:
+    """An evaluation of the report, which ranks by `score` if that is known; None if its mean is not finite."""
     if not math.isfinite(message.mean):
         return None
     return Evaluation(
@@ -52,6 +53,7 @@ def evaluation(message: agent_pb2.Evaluation, origin: Timestamp) -> Evaluation |
         episodes=len(message.returns),
         purpose=enum_word(agent_pb2.EvaluationPurpose, message.purpose),
         checkpoint=message.checkpoint.prefix,
+        score=score,
     )
 
 
@@ -69,7 +71,8 @@ def objective(message: evolution_pb2.Objective) -> Objective:
 def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) -> Agent:
     """An agent; its score is that of its best judged evaluation."""
     first = message.spec.initialization
-    best = evaluation(message.best_evaluation, origin) if message.HasField("best_evaluation") else None
+    known = message.best_score if message.HasField("best_score") else None
+    best = evaluation(message.best_evaluation, origin, known) if message.HasField("best_evaluation") else None
     return Agent(
         name=short_name(message.name),
         algorithm=message.spec.algorithm,
@@ -88,15 +91,17 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
         failure=message.failure,
         pinned=message.pinned,
         stopping=message.stopping,
+        **counts_json(message),
     )
 
 
 def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
     """A candidate of the report; None if its evaluation is not finite."""
-    judged = evaluation(message.evaluation, origin)
+    judged = evaluation(message.evaluation, origin, message.score if message.HasField("score") else None)
     if judged is None:
         return None
-    return Candidate(message.rank, short_name(message.agent.name), wanted.score(judged), judged, message.confirmed)
+    agent, note = short_name(message.agent.name), broken_text(message)
+    return Candidate(message.rank, agent, wanted.score(judged), judged, message.confirmed, note)
 
 
 def ensemble(message: job_pb2.Ensemble, origin: Timestamp) -> Ensemble:

@@ -14,7 +14,7 @@ from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.display.score import score_name
+from podracer_client.display.score import best_score, score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
 from podracer_client.jobs.client import Client
@@ -160,7 +160,7 @@ def _report(
         evaluation_cost_s=seconds(progress.evaluation_cost),
         agent_count=progress.agent_count,
         completed_rounds=progress.completed_rounds,
-        best=conversion.evaluation(progress.best, origin) if progress.HasField("best") else None,
+        best=conversion.evaluation(progress.best, origin, best_score(job)) if progress.HasField("best") else None,
         ensemble=conversion.ensemble(job.ensemble, origin) if job.HasField("ensemble") else None,
         retrained=retrained_text(job) if job.HasField("retrained") else "",
         standing=tuple(standing(job).items()),

@@ -49,8 +49,9 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
 
 
 def outcome_text(report: JobReport) -> str:
-    """`target reached`, `budget used`, `failed`, `running`."""
-    return OUTCOMES.get(report.outcome, report.state.lower())
+    """`target reached`, `target missed`, `budget used`, `failed`, `running`."""
+    missed = report.outcome == "BUDGET_USED" and report.objective.target is not None
+    return "target missed" if missed else OUTCOMES.get(report.outcome, report.state.lower())
 
 
 def _variables(report: JobReport) -> dict[str, str]:
@@ -84,14 +85,15 @@ def _tiles(report: JobReport) -> Markup:
     interval = "nothing judged yet"
     if best is not None:
         confirmed = "confirmed" if report.confirmed else "not confirmed"
-        interval = f"{number(best.lower)} to {number(best.upper)}, {best.episodes} episodes, {confirmed}"
+        mean = f"{report.objective.statistic}; mean {number(best.mean)}, 95 % interval {number(best.lower)} to"
+        interval = f"{mean} {number(best.upper)}, {best.episodes} episodes, {confirmed}"
     target = report.objective.target
     wanted = "no target" if target is None else f"target {number(target)} by the {report.objective.statistic}"
     rate = f"{count_text(report.env_steps / report.train_s)} a second" if report.train_s > 0 else "none yet"
     share = f"{report.evaluation_cost_s / report.cost_s:.0%} of it evaluation" if report.cost_s > 0 else "none yet"
     tiles = (
         (outcome_text(report), f"after {duration_text(report.train_s)} of active time"),
-        (number(best.mean if best else None), f"best {report.score_name}; {interval}"),
+        (number(report.best_score), f"best {report.score_name}; {interval}"),
         (duration_text(report.time_to_target_s), f"training time to the target; {wanted}"),
         (count_text(report.env_steps), f"environment steps; {rate}"),
         (f"{report.cost_s:,.1f}", f"device seconds; {share}"),

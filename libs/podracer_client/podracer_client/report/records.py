@@ -31,6 +31,7 @@ class Evaluation:
     train_s    how long its lease had trained when the weights were taken
     lower, upper  95 % interval of the mean; None if there is none
     purpose    PROGRESS, CANDIDATE, CHALLENGE, REQUESTED, FINAL
+    score      the number by which it ranks, with its broken episodes; None where the server does not tell it
     """
 
     agent: str
@@ -43,6 +44,7 @@ class Evaluation:
     episodes: int
     purpose: str
     checkpoint: str
+    score: float | None = None
 
     @property
     def judges(self) -> bool:
@@ -79,17 +81,21 @@ class Agent:
     failure: str = ""
     pinned: bool = False
     stopping: bool = False
+    evaluated_episodes: int = 0
+    broken_number_episodes: int = 0
+    broken_code_episodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place on the leaderboard."""
+    """A place on the leaderboard; `note` tells of broken episodes."""
 
     rank: int
     agent: str
     score: float | None
     evaluation: Evaluation
     confirmed: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,8 @@ class Objective:
 
     def score(self, evaluation: Evaluation) -> float | None:
         """The number of an evaluation that counts; None if it is missing."""
+        if evaluation.score is not None:
+            return evaluation.score
         return evaluation.mean if self.by_mean else evaluation.lower
 
 

@@ -27,6 +27,7 @@ class Inspection(NamedTuple):
     max_episode_steps: int | None
     deterministic_evaluation: bool
     preparation: str
+    warnings: tuple[str, ...] = ()
 
 
 def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspection:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Literal
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.config import Seconds
 from podracer_core.config.scalars import MAX_SECONDS
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.messages import read, write
+from podracer_core.statistics import student_t_half_width
 
 EVALUATION_FRACTION = 0.2
 """Part of a round that evaluation may take."""
@@ -20,6 +23,30 @@ MIN_BUDGET_S = 0.1
 """The shortest round that the orchestrator leases; a pod achieves nothing in less."""
 CONFIRMING = (agent_pb2.EVALUATION_PURPOSE_CHALLENGE, agent_pb2.EVALUATION_PURPOSE_FINAL)
 """The purposes of evaluations with fresh seeds, which have not selected their policy."""
+
+
+def broken_episodes(message: agent_pb2.Evaluation | leaderboard_service_pb2.Agent) -> int:
+    """The number of episodes whose world broke."""
+    return message.broken_number_episodes + message.broken_code_episodes
+
+
+def counted(evaluation: agent_pb2.Evaluation, lowest: float | None) -> agent_pb2.Evaluation | None:
+    """The evaluation for ranking and targets: each broken episode counts with `lowest`, the lowest return of an intact
+    episode that is known of the job, or this evaluation's own lowest if that is lower. None if no episode was intact:
+    it is never ranked."""
+    broken, returns = broken_episodes(evaluation), list(evaluation.returns)
+    if broken and not returns:
+        return None
+    if not broken or evaluation.deterministic:
+        return evaluation
+    returns += [min(returns if lowest is None else [lowest, *returns])] * broken
+    found = agent_pb2.Evaluation()
+    found.CopyFrom(evaluation)
+    found.mean, found.standard_deviation = statistics.fmean(returns), statistics.stdev(returns)
+    half = student_t_half_width(found.standard_deviation, len(returns))
+    found.lower_bound, found.upper_bound = found.mean - half, found.mean + half
+    found.returns[:] = returns
+    return found
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,11 @@ def student_t_quantile(probability: float, degrees: int) -> float:
     return 0.5 * (low + high)
 
 
+def student_t_half_width(deviation: float, count: int) -> float:
+    """Half the width of the two-sided 95 % interval of the mean of `count` values; infinite for one."""
+    return math.inf if count < 2 else student_t_quantile(0.975, count - 1) * deviation / math.sqrt(count)
+
+
 def excess_probability(count: int, of: int, other_count: int, other_of: int) -> float:
     """The probability of `count` or more of the `count + other_count` events among `of` of `of + other_of` trials, if
     all trials are equally likely to have one: Fisher's exact test, one-sided."""

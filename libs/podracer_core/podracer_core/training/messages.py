@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import closing, nullcontext
 
-from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
@@ -14,8 +16,11 @@ from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
+from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
 from podracer_core.jobs.pod import MAX_MEMBERS
+
+_MOST_LETTERS = 4000  # of a traceback
 
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
@@ -64,7 +69,7 @@ def _refused(index: int, field: str, problem: str) -> InvalidInput:
     return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")
 
 
-def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.InspectResponse:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`.
 
     Whether its worlds share state is proved meanwhile.
@@ -82,7 +87,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
-    return description_to_message(
+    description = description_to_message(
         found.observation_space,
         found.action_space,
         found.max_episode_steps,
@@ -91,3 +96,15 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
         preparation=preparation,
         shares_state=shares_state,
     )
+    return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
+
+
+def first_breaks(breaks: Iterable[Break]) -> list[agent_pb2.WorldBreak]:
+    """The first break of each kind. `row` of a break is its member."""
+    kinds = {each.numbers: each for each in reversed(list(breaks))}
+    return [
+        agent_pb2.WorldBreak(
+            member=each.row, numbers=each.numbers, text=each.text, traceback=each.traceback[-_MOST_LETTERS:]
+        )
+        for each in kinds.values()
+    ]

@@ -8,12 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
+from podracer_core.environments.vec_environment import Break, VecEnvironment
 from podracer_core.training.member_states import EnvironmentState, member_environment_states
 
 logger = logging.getLogger(__name__)
@@ -48,12 +50,22 @@ class RolloutSource(ABC):
     def collect(self) -> Rollout:
         """The next rollout; its tensors may be overwritten by the next call."""
 
+    def take_breaks(self) -> list[Break]:
+        """What has broken since the last call, with the member as `row`."""
+        return []
+
     @abstractmethod
     def environment_states(self) -> list[EnvironmentState] | None:
         """The environments' states of each member after the last rollout; None if they cannot be known."""
 
     def close(self) -> None:  # noqa: B027 - most sources have nothing to give back
         """Release resources; closing twice is harmless."""
+
+
+def breaks_of_members(environment: VecEnvironment, members: int) -> list[Break]:
+    """What has broken in an environment whose rows are those of `members`, one after the other."""
+    rows = environment.num_envs // members
+    return [replace(each, row=each.row // rows) for each in environment.take_breaks()]
 
 
 class InProcessSource(RolloutSource):
@@ -64,6 +76,9 @@ class InProcessSource(RolloutSource):
 
     def collect(self) -> Rollout:
         return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
+
+    def take_breaks(self) -> list[Break]:
+        return breaks_of_members(self._collector.environment, self._algorithm.members)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector)
@@ -98,6 +113,9 @@ class OverlappingSource(RolloutSource):
         self._next = self._begin() if self._pace.ahead else None
         self.staleness = self._algorithm.version - rollout.policy_version
         return rollout
+
+    def take_breaks(self) -> list[Break]:
+        return breaks_of_members(self._collector.environment, self._algorithm.members)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector) if self._next is None else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -25,6 +27,7 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
         episodes=EvaluationPlan.from_message(work.evaluation).episodes,
         admission_score=work.admission_score if work.HasField("admission_score") else None,
         seed=work.cohort.seed,
+        lowest_return=work.lowest_return if work.HasField("lowest_return") else math.inf,
     )
 
 

@@ -190,6 +190,7 @@ class TrainRun:
             train_time=seconds_to_duration(elapsed_s),
             env_steps_per_second=sum(outcome.env_steps for outcome in outcomes) / elapsed_s,
             sizes=self._setup.sizes,
+            breaks=self._reports.breaks(),
         )
         self._held.control.complete(pod_service_pb2.CompleteWorkRequest(train=result))
         self.outcomes = outcomes

@@ -17,6 +17,7 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorDecoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
 from podracer_core.carriers.slots import SlotReader
+from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.telemetry.spans import current
@@ -43,6 +44,7 @@ class Arrival:
     live_environments   of all members together, those with at least one valid row
     received_at         on the monotonic clock
     processor_s         processor seconds of the worker for it
+    breaks              what broke in it, with the member as `row`; at most one of each kind
     """
 
     rollout: Rollout
@@ -50,6 +52,7 @@ class Arrival:
     live_environments: int
     received_at: float
     processor_s: float
+    breaks: tuple[Break, ...] = ()
 
 
 class CollectStream:
@@ -130,7 +133,9 @@ class _Decoder:
         tensors = self._tensors.take()
         state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if name.startswith(_STATE)}
         rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
-        return Arrival(rollout, state, self._batch.live_environments, time.monotonic(), self._batch.processor_s)
+        breaks = tuple(Break(each.member, each.numbers, each.text, each.traceback) for each in self._batch.breaks)
+        batch, now = self._batch, time.monotonic()
+        return Arrival(rollout, state, batch.live_environments, now, batch.processor_s, breaks)
 
 
 def _slot_returner(call: StreamCall[CollectRequest, Arrival | Opened]) -> Callable[[tensor_pb2.SlotReturn], None]:

@@ -18,6 +18,7 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
+from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.address import parse_address
 from podracer_core.service.build import own_build
@@ -98,6 +99,7 @@ class RemoteSource(RolloutSource):
         self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
         self._threads = torch.get_num_threads()
         self._greatest_lag, self._live_environments = 0, 0
+        self._breaks: list[Break] = []
         news = threading.Event()
         options = CrewOptions(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
         self._crew = WorkerCrew(
@@ -169,6 +171,10 @@ class RemoteSource(RolloutSource):
         # A part that came late has begun at an earlier step of its own: the members' clock is the learner's.
         first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
         return replace(rollout, first_step=first_step)
+
+    def take_breaks(self) -> list[Break]:
+        breaks, self._breaks = self._breaks, []
+        return breaks
 
     def environment_states(self) -> list[EnvironmentState] | None:
         known = [state for state in self._states if state is not None]
@@ -258,5 +264,6 @@ class RemoteSource(RolloutSource):
         self.staleness = sum(lag * count for lag, count in zip(lags, counts, strict=True)) / sum(counts)
         self.worker_count = self._crew.connected
         self.used_s += sum(arrival.processor_s for arrival in there)
+        self._breaks += [each for arrival in there for each in arrival.breaks]
         self._greatest_lag = max(lags)
         self._live_environments = sum(arrival.live_environments for arrival in there)

@@ -144,6 +144,7 @@ def _progress(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: dat
         completed_rounds=job.completed_rounds,
         reserved_env_steps=used.reserved_env_steps,
         best=best_of(job),
+        best_score=job.best_score,
         time_to_target=None if job.time_to_target_s is None else seconds_to_duration(job.time_to_target_s),
         eta=None if eta_s is None else seconds_to_duration(eta_s),
     )

@@ -66,7 +66,7 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             request.env_steps_per_second,
             self._clock.now(),
         )
-        action = await self._operations.renew(_holder(request), live, request.evaluations)
+        action = await self._operations.renew(_holder(request), live, request.evaluations, request.breaks)
         return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
 
     async def WatchLease(

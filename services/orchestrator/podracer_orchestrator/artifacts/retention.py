@@ -34,7 +34,6 @@ from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
-from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
@@ -190,7 +189,6 @@ class RetentionTask:
         needed: set[str] = set()
         living, scores = set[str](), list[tuple[float, str]]()
         job = await self._transactions.read(lambda session: jobs.get_by_uid(session, uid))
-        plan = plan_of(job)
         if job.description is None:  # it has no leaderboard yet
             return _Pins()
         for candidate in (await self._board.get(board)).candidates:
@@ -201,7 +199,7 @@ class RetentionTask:
         for agent in await self._board.agents(board):
             if agent.HasField("best_evaluation"):
                 best = agent.best_evaluation
-                scores.append((objective.score(plan, best), best.checkpoint.prefix))
+                scores.append((objective.score(job, best), best.checkpoint.prefix))
             if agent.state == leaderboard_pb2.AGENT_STATE_RETIRED:
                 continue
             living.add(agent.name)

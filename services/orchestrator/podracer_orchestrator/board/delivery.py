@@ -32,7 +32,7 @@ from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import LIVE_STATES, TRAINING_STATES, JobState
-from podracer_orchestrator.outcomes import objective
+from podracer_orchestrator.outcomes import broken_worlds, objective
 from podracer_orchestrator.tables import JobRow, OutboxRow
 from podracer_orchestrator.transactions import OUTBOX, ChangeFeed, Transactions, due_topic, touch
 
@@ -127,6 +127,9 @@ class Delivery:
             # Before the rows are deleted: a job whose budget is used ends once they are.
             for job_uid in {row.job_uid for row, _ in answered if outbox.is_of_challenge(row.method, row.request)}:
                 await self._hear_next_claim(job_uid)
+            if any(getattr(answer, "exclusions", ()) for _, answer in answered):
+                for job_uid in await self._transactions.write(lambda session: self._exclude(session, answered)):
+                    await self._hear_next_claim(job_uid)  # which names another best
             if answered:
                 await self._transactions.write(lambda session: self._settle(session, answered))
 
@@ -193,6 +196,13 @@ class Delivery:
         DELIVERED.add(len(rows), method=first.method, result="taken")
         return [(row, answer) for row in rows]
 
+    def _exclude(self, session: Session, answered: Answered) -> set[str]:
+        """Keep the last answer's word on who cannot be first. Returns the jobs that have lost their best."""
+        found = {row.job_uid: answer.exclusions for row, answer in answered if hasattr(answer, "exclusions")}
+        jobs_found = [(session.get(JobRow, uid), exclusions) for uid, exclusions in found.items()]
+        now = self._clock.now()
+        return {job.uid for job, each in jobs_found if job and broken_worlds.exclude(session, job, each, now)}
+
     def _settle(self, session: Session, answered: Answered) -> None:
         outbox.delivered(session, [row.id for row, _ in answered])
         for row, answer in answered:
@@ -204,6 +214,8 @@ class Delivery:
 
     def _delivered(self, session: Session, row: OutboxRow, answer: Message) -> None:
         job = session.get(JobRow, row.job_uid)
+        if job is not None and job.excluded and not getattr(answer, "exclusions", True):
+            broken_worlds.exclude(session, job, (), self._clock.now())  # it has ended
         if job is None or not isinstance(answer, leaderboard_pb2.SubmitCandidateResponse) or not answer.admitted:
             return
         request = leaderboard_pb2.SubmitCandidateRequest.FromString(row.request)

@@ -25,9 +25,9 @@ from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
 from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
-from podracer_orchestrator.outcomes import lease_ends
+from podracer_orchestrator.outcomes import broken_worlds, lease_ends
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState
+from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState, WorkRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
 from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
@@ -59,21 +59,34 @@ class LeaseOperations:
         self._actions = LeaseActions(transactions, changes, clock)
         self.orders = Orders(self._actions, deadlines, changes)
         self._batcher = EvaluationBatcher(transactions, deadlines, clock)
+        self._told: set[tuple[str, bool]] = set()  # the breaks of jobs, by kind, that need no further transaction
 
     async def renew(
-        self, holder: Holder, live: LiveReport, evaluations: Sequence[agent_pb2.Evaluation]
+        self,
+        holder: Holder,
+        live: LiveReport,
+        evaluations: Sequence[agent_pb2.Evaluation],
+        breaks: Sequence[agent_pb2.WorldBreak] = (),
     ) -> pod_pb2.LeaseAction.ValueType:
         """Give the lease another term; returns whether to continue."""
 
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
             await self._batcher.store(holder, evaluations)
+        if news := [each for each in breaks if (job_uid, each.numbers) not in self._told]:
+            await self._transactions.write(lambda session: self._tell(session, holder, news))
+            self._told |= {(job_uid, each.numbers) for each in news}
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
         self._deadlines.renew(holder.fence, live)
         LEASES.add(event="renewed")
         return action
+
+    def _tell(self, session: Session, holder: Holder, breaks: Sequence[agent_pb2.WorldBreak]) -> None:
+        lease = self._held(session, holder)
+        job, work = jobs.get_by_uid(session, lease.job_uid), session.get_one(WorkRow, lease.work_id)
+        broken_worlds.hear_training(session, job, work.members, breaks, self._clock.now())
 
     async def commit(self, holder: Holder, commits: Sequence[MemberCommit]) -> None:
         """Commit checkpoints, which must be complete in the store. Raises DataCorrupted if one is not."""

@@ -82,6 +82,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
         deterministic=spec.pod.deterministic,
         follower_count=followers,
         fusion=fusion_spec(spec.pod.fusion) if followers else None,
+        lowest_return=job.lowest_return,
     )
 
 

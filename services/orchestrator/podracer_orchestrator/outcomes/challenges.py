@@ -52,7 +52,7 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     if work.claims_target:
         value, bar = claims.corrected_score(job, evaluation, number), plan.target_return
     else:
-        value, bar = score(plan, evaluation), job.best_score if job.best_is_confirmed else None
+        value, bar = score(job, evaluation), job.best_score if job.best_is_confirmed else None
     is_passed = evaluation_works.is_finite(evaluation) and (
         bar is None or (value >= bar if work.claims_target else value > bar)
     )

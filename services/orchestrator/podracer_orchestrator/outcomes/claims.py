@@ -16,10 +16,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
+from podracer_core.jobs.objective import counted
 from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
+from podracer_orchestrator.outcomes import broken_worlds
 from podracer_orchestrator.stored_messages import order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
@@ -49,6 +51,8 @@ def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     """Have a claim challenged; False where it is no number or was challenged before, where a better one waits or was
     confirmed, or where the job has its answer."""
     if not evaluation_works.is_finite(claim.evaluation):
+        return False
+    if broken_worlds.is_excluded(job, claim.evaluation.agent):
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False
@@ -117,11 +121,14 @@ def corrected_score(job: JobRow, evaluation: agent_pb2.Evaluation, number: int) 
     """The score by which claim `number` of the target, from 1, is tested: the bootstrap-t bound of the mean at that
     claim's level. A mean that the objective asks for, and the bound of a deterministic score or of a single episode,
     are not corrected."""
+    known = counted(evaluation, job.lowest_return)
+    if known is None:
+        return -math.inf
     if plan_of(job).target_is_mean:
-        return evaluation.mean
-    if evaluation.deterministic or len(evaluation.returns) < 2:
-        return evaluation.lower_bound
-    return bootstrap_t_lower_bound(tuple(evaluation.returns), level(number), spec_of(job).seed)
+        return known.mean
+    if known.deterministic or len(known.returns) < 2:
+        return known.lower_bound
+    return bootstrap_t_lower_bound(tuple(known.returns), level(number), spec_of(job).seed)
 
 
 def level(number: int) -> float:

@@ -20,7 +20,6 @@ from podracer_core.jobs.objective import MIN_EPISODES
 from podracer_core.rpc.resource_names import last_part
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
-from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
@@ -82,7 +81,7 @@ def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]
     that is only one, it is the chosen one; the job's best if the leaderboard has none."""
     change.work.state, change.work.end_time = WorkState.DONE, change.now
     best = best_of(change.job)
-    found = [each.evaluation for each in candidates] or ([] if best is None else [best])
+    found = [each.evaluation for each in candidates if not each.exclusion] or ([] if best is None else [best])
     known = [each for each in found if change.session.get(CheckpointRow, each.checkpoint.prefix)]
     for count in range(min(FINALISTS, len(known)), 1, -1):
         costs_s = [evaluation_works.expected_cost_s(each, 1) for each in known[:count]]
@@ -106,10 +105,10 @@ def _go_on(change: works.Change) -> None:
     if any(work.state in (WorkState.READY, WorkState.LEASED) or order_of(work).purpose == _REPORT for work in there):
         return
     found = [each for each in map(result_of, there) if each is not None and evaluation_works.is_finite(each)]
-    plan, best = plan_of(change.job), best_of(change.job)
+    best = best_of(change.job)
 
     def standing(finalist: agent_pb2.Evaluation) -> tuple[float, bool]:
-        return objective.score(plan, finalist), best is not None and finalist.checkpoint == best.checkpoint
+        return objective.score(change.job, finalist), best is not None and finalist.checkpoint == best.checkpoint
 
     _report(change, max(found, key=standing, default=None))
 

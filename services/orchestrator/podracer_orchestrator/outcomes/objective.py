@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -10,10 +11,11 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.objective import CONFIRMING, broken_episodes, counted
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs.plan import JobPlan, plan_of
 from podracer_orchestrator.leases import leases
-from podracer_orchestrator.outcomes import claims
+from podracer_orchestrator.outcomes import broken_worlds, claims
 from podracer_orchestrator.outcomes.claims import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow
@@ -28,21 +30,25 @@ _JUDGING = (
 )
 
 
-def score(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> float:
-    """The statistic that the objective holds against its target."""
-    return evaluation.mean if plan.target_is_mean else evaluation.lower_bound
+def score(job: JobRow, evaluation: agent_pb2.Evaluation) -> float:
+    """The statistic that the objective holds against its target, with broken episodes counted; -∞ where no episode was
+    intact."""
+    known = counted(evaluation, job.lowest_return)
+    if known is None:
+        return -math.inf
+    return known.mean if plan_of(job).target_is_mean else known.lower_bound
 
 
 def is_full(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> bool:
     """Whether it has the number of episodes that a candidate is judged by, none of which has chosen it."""
     if evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS:
         return False
-    return len(evaluation.returns) >= plan.episodes or evaluation.deterministic
+    return len(evaluation.returns) + broken_episodes(evaluation) >= plan.episodes or evaluation.deterministic
 
 
-def claim_of(plan: JobPlan, evaluation: agent_pb2.Evaluation) -> Claim:
+def claim_of(job: JobRow, evaluation: agent_pb2.Evaluation) -> Claim:
     """A candidate's evaluation as a claim: of the target where it passes that in full."""
-    value = score(plan, evaluation)
+    plan, value = plan_of(job), score(job, evaluation)
     passes = plan.target_return is not None and value >= plan.target_return and is_full(plan, evaluation)
     return Claim(evaluation, value, passes)
 
@@ -55,22 +61,18 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
     early. Whatever passes the target is challenged, unless it is the challenge of such a claim: that has reached it if
     its corrected score passes, too.
     """
+    if broken_worlds.hear(session, job, evaluation, now) and (best := best_of(job)) is not None:
+        job.best_score = score(job, best)  # its broken episodes count less
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
+        return
+    if broken_worlds.is_excluded(job, evaluation.agent):
         return
     if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None or not evaluation_works.is_finite(evaluation):
         return
-    plan = plan_of(job)
-    claim, full = claim_of(plan, evaluation), is_full(plan, evaluation)
-    is_confirmed = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
-    standing = (is_confirmed, full, claim.score)
-    if job.best_score is None or standing > (job.best_is_confirmed, job.best_is_full, job.best_score):
-        job.best = encode(evaluation)
-        job.best_is_confirmed, job.best_is_full, job.best_score = is_confirmed, full, claim.score
-        message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
-        events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
-        touch(session, job_topic(job.uid))
+    claim, full = _stand(session, job, evaluation, now)
     if job.time_to_target_s is not None:
         return
+    is_confirmed = evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_CHALLENGE
     if is_confirmed and session.get_one(WorkRow, lease.work_id).claims_target:
         if full:
             number = claims.heard_claims(session, job)
@@ -79,10 +81,25 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         claims.make(session, job, claim, now)
 
 
+def _stand(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> tuple[Claim, bool]:
+    """Make it the job's best if it is. Returns it as a claim, and whether it is full."""
+    claim, full = claim_of(job, evaluation), is_full(plan_of(job), evaluation)
+    is_confirmed = evaluation.purpose in CONFIRMING
+    standing = (is_confirmed, full, claim.score)
+    if job.best_score is None or standing > (job.best_is_confirmed, job.best_is_full, job.best_score):
+        job.best = encode(evaluation)
+        job.best_is_confirmed, job.best_is_full, job.best_score = is_confirmed, full, claim.score
+        message = f"best so far: {claim.score:.6g} by {evaluation.agent}" + ("" if is_confirmed else ", not confirmed")
+        events.record(session, job, "NEW_BEST", message, now=now, subject=evaluation.agent, score=claim.score)
+        touch(session, job_topic(job.uid))
+    return claim, full
+
+
 def report(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_pb2.Evaluation, now: datetime) -> None:
     """Make the evaluation of a final the job's best, also where it shows less. With enough episodes it is the job's
     last claim of the target: a policy that is reported above its target has reached it."""
-    claim = claim_of(plan_of(job), evaluation)
+    broken_worlds.hear(session, job, evaluation, now)
+    claim = claim_of(job, evaluation)
     job.best, job.best_score = encode(evaluation), claim.score
     job.best_is_confirmed = job.best_is_full = True
     touch(session, job_topic(job.uid))
@@ -96,9 +113,8 @@ def reconsider(session: Session, job: JobRow, now: datetime) -> None:
     best = best_of(job)
     if best is None or job.time_to_target_s is not None:
         return
-    plan = plan_of(job)
-    claims.aim(session, job, plan.target_return)
-    claim = claim_of(plan, best)
+    claims.aim(session, job, plan_of(job).target_return)
+    claim = claim_of(job, best)
     is_tested = job.best_is_confirmed and (best.deterministic or len(best.returns) >= claims.TARGET_EPISODES)
     if not claim.claims_target:
         return
@@ -115,7 +131,7 @@ def reopen(session: Session, job: JobRow) -> None:
 
 def hear_claim(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> bool:
     """A candidate claims the leaderboard's first place: have it challenged, unless it was or a better one waits."""
-    return claims.make(session, job, claim_of(plan_of(job), evaluation), now)
+    return claims.make(session, job, claim_of(job, evaluation), now)
 
 
 def hear_next_claim(
@@ -125,9 +141,10 @@ def hear_next_claim(
 
     `candidates` are the leaderboard's, in its order: the first is confirmed if any candidate is.
     """
-    plan = plan_of(job)
-    first = score(plan, candidates[0].evaluation) if candidates and candidates[0].confirmed else float("-inf")
-    rivals = [each.evaluation for each in candidates if not each.confirmed and score(plan, each.evaluation) > first]
+    if job.best is None and candidates and not candidates[0].exclusion:
+        _stand(session, job, candidates[0].evaluation, now)  # the former best has been excluded
+    first = score(job, candidates[0].evaluation) if candidates and candidates[0].confirmed else -math.inf
+    rivals = [each.evaluation for each in candidates if not each.confirmed and score(job, each.evaluation) > first]
     for evaluation in rivals:
         if hear_claim(session, job, evaluation, now):
             return

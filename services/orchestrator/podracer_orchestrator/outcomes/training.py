@@ -12,7 +12,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.errors import PodracerError
-from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.search import Search
 from podracer_core.jobs.spec import validate_action_space
 from podracer_orchestrator import outbox
@@ -23,7 +23,7 @@ from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import LIVE_STATES, JobSignal, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.lease_messages import train_work
-from podracer_orchestrator.outcomes import claims, ending, retraining
+from podracer_orchestrator.outcomes import broken_worlds, claims, ending, retraining
 from podracer_orchestrator.outcomes.objective import claim_of, consider, is_full
 from podracer_orchestrator.stored_messages import as_problem, checkpoint_reference, proposal_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind
@@ -68,6 +68,8 @@ class InspectWork(Work):
         if result.description.shares_state:
             environment = environment_from_message(spec_of(job).environment)
             change.record("ENVIRONMENT_ISOLATED", environment.shared_state_warning)
+        for warning in result.warnings:
+            change.record("ENVIRONMENT_WARNING", warning)
         jobs.describe(session, job, result.description)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 
@@ -100,7 +102,10 @@ class TrainWork(Work):
         session, job, work, now = change.session, change.job, change.work, change.now
         members = commit_result(change, lease, result)
         stand = _stand(session, members)
-        outbox.record_evaluations(session, job, [each for one in result.members for each in evaluations_of(one)])
+        found = [each for one in result.members for each in evaluations_of(one)]
+        outbox.record_evaluations(session, job, found)
+        for evaluation in found:
+            broken_worlds.hear(session, job, evaluation, now)  # the lowest return of all, before any of them counts
         for member, each in zip(members, result.members, strict=True):
             _submit(change, member, each, stand)
             for evaluation in evaluations_of(each):
@@ -112,7 +117,13 @@ class TrainWork(Work):
         sizes = f": {result.sizes[:_MOST_SIZES]}" if result.sizes else ""
         message = f"a round of {len(members)} agents on {lease.pod} is over{sizes}"
         change.record("ROUND_COMPLETED", message, subject=lease.pod, fence=lease.fence)
+        broken_worlds.hear_training(session, job, work.members, result.breaks, now)
+        algorithm = proposal_of(work).proposals[0].agent.algorithm
+        round_s = seconds_from_duration(result.train_time)
+        broken_worlds.note_speed(session, job, algorithm, result.env_steps_per_second, round_s, now)
         problems = [each.problem for each in result.members if each.HasField("problem")]
+        for problem in problems:
+            change.record("AGENT_FAILED", problem.message, reason=problem.reason)
         if len(problems) == len(members):
             _note_failure(change, problems[0])
         _hear_last_claims(change, [each.candidate for each in result.members if each.HasField("candidate")])
@@ -159,7 +170,7 @@ def _hear_last_claims(change: Change, candidates: Sequence[agent_pb2.Evaluation]
     job, plan = change.job, plan_of(change.job)
     if not ending.is_budget_used(job, change.now) or job.best_score is None:
         return
-    for claim in (claim_of(plan, each) for each in candidates if is_full(plan, each)):
+    for claim in (claim_of(job, each) for each in candidates if is_full(plan, each)):
         if claim.score >= job.best_score:
             claims.make(change.session, job, claim, change.now)
 

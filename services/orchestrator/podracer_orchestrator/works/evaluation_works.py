@@ -12,6 +12,7 @@ from podracer.common.v1 import agent_pb2, environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
+from podracer_core.jobs.objective import broken_episodes, counted
 from podracer_orchestrator.jobs.job_files import environment_of
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
@@ -103,6 +104,8 @@ def late_left_s(job: JobRow, active_time_s: float) -> float:
 def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
     """Raise InvalidInput unless `result` is of just what the work asked for."""
     order, evaluation = order_of(work), result.evaluation
+    intact = set(evaluation.seeds) if broken_episodes(evaluation) else set(order.seeds)
+    expected_seeds = [seed for seed in order.seeds if seed in intact]  # a world may break each time that one is played
     expected = order.policies[0] if len(order.policies) == 1 else agent_pb2.Parent()
     problems = [
         problem
@@ -111,8 +114,8 @@ def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
             (f"it is of {evaluation.agent!r}, expected {expected.agent!r}", evaluation.agent == expected.agent),
             ("it is of another checkpoint", _is_same(evaluation.checkpoint, expected.checkpoint)),
             ("its purpose is another", evaluation.purpose == order.purpose),
-            ("its seeds are others", list(evaluation.seeds) == list(order.seeds)),
-            ("it has no return for each seed", len(evaluation.returns) == len(order.seeds)),
+            ("its seeds are others", list(evaluation.seeds) == expected_seeds),
+            ("it has no return for each seed", len(evaluation.returns) == len(expected_seeds)),
             ("it does not say how the policies act together", len(order.policies) == 1 or result.ensemble),
         )
         if not holds
@@ -124,7 +127,9 @@ def check_result(work: WorkRow, result: pod_pb2.EvaluateResult) -> None:
 def describe(evaluation: agent_pb2.Evaluation) -> str:
     """The numbers of an evaluation, for people."""
     interval = f"{evaluation.lower_bound:.6g} to {evaluation.upper_bound:.6g}"
-    return f"mean {evaluation.mean:.6g} ({interval}) over {len(evaluation.returns)} fresh episodes"
+    broken, cut = broken_episodes(evaluation), evaluation.cut_episodes
+    notes = (f"; {broken} broke and were played again" if broken else "") + (f"; {cut} were cut" if cut else "")
+    return f"mean {evaluation.mean:.6g} ({interval}) over {len(evaluation.returns)} fresh episodes{notes}"
 
 
 def numbers(evaluation: agent_pb2.Evaluation) -> dict[str, object]:
@@ -139,7 +144,8 @@ def numbers(evaluation: agent_pb2.Evaluation) -> dict[str, object]:
 
 def is_finite(evaluation: agent_pb2.Evaluation) -> bool:
     """Whether its numbers can be compared."""
-    return math.isfinite(evaluation.mean) and math.isfinite(evaluation.lower_bound)
+    is_intact = counted(evaluation, None) is not None
+    return is_intact and math.isfinite(evaluation.mean) and math.isfinite(evaluation.lower_bound)
 
 
 def _is_same(left: agent_pb2.CheckpointReference, right: agent_pb2.CheckpointReference) -> bool:

@@ -11,11 +11,14 @@ export const count = (value) => {
 };
 export const duration = (seconds) => {
   if (seconds == null) return "–";
-  if (seconds < 60) return `${seconds.toFixed(1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${String(Math.round(seconds % 60)).padStart(2, "0")} s`;
+  if (Math.round(10 * seconds) < 600) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${String(whole % 60).padStart(2, "0")} s`;
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 };
+/** `BUDGET_USED` as `budget used`. */
+export const words = (name) => name.toLowerCase().replaceAll("_", " ");
 export const bytes = (value) => (value == null ? "–" : `${(value / 2 ** 30).toFixed(1)} GiB`);
 export const time = (text) => new Date(text).toLocaleString("sv");
 export const setting = (value) => {

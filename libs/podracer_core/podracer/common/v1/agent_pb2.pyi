@@ -360,6 +360,40 @@ class AgentSpec(_message.Message):
 Global___AgentSpec: _TypeAlias = AgentSpec  # noqa: Y015
 
 @_typing.final
+class WorldBreak(_message.Message):
+    """An episode of training that ended because its world broke."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    member: _builtins.int
+    """Index of its agent in the cohort."""
+    numbers: _builtins.bool
+    """Whether a number was not finite. Otherwise the environment raised an exception, or its process died."""
+    text: _builtins.str
+    """What broke, for people: `step 13: the reward was nan`."""
+    traceback: _builtins.str
+    """The environment's own traceback. Unset where there is none."""
+    def __init__(
+        self,
+        *,
+        member: _builtins.int = ...,
+        numbers: _builtins.bool = ...,
+        text: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "numbers", b"numbers", "text", b"text", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorldBreak: _TypeAlias = WorldBreak  # noqa: Y015
+
+@_typing.final
 class Evaluation(_message.Message):
     """Greedy episodes of one policy, and their statistics."""
 

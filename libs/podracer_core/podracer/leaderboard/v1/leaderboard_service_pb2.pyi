@@ -239,11 +239,21 @@ class Candidate(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     ADMIT_TIME_FIELD_NUMBER: _builtins.int
     CONFIRMED_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    EXCLUSION_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Rank, from 1."""
     confirmed: _builtins.bool
     """Whether `evaluation` is a second one with fresh seeds (purpose CHALLENGE). Only a confirmed candidate can take the
     first place from a confirmed one.
+    """
+    score: _builtins.float
+    """The number by which it ranks: the objective's statistic, where each broken episode counts with the lowest return of
+    an intact one that is known of the job.
+    """
+    exclusion: _builtins.str
+    """Why it cannot be first, for people: its share of broken episodes is above that of the other agents. Such candidates
+    stand behind all others. Unset: it can.
     """
     @_builtins.property
     def agent(self) -> Global___Agent:
@@ -265,12 +275,16 @@ class Candidate(_message.Message):
         evaluation: _agent_pb2.Evaluation | None = ...,
         admit_time: _timestamp_pb2.Timestamp | None = ...,
         confirmed: _builtins.bool = ...,
+        score: _builtins.float | None = ...,
+        exclusion: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "agent", b"agent", "evaluation", b"evaluation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "admit_time", b"admit_time", "agent", b"agent", "evaluation", b"evaluation", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit_time", b"admit_time", "agent", b"agent", "confirmed", b"confirmed", "evaluation", b"evaluation", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "admit_time", b"admit_time", "agent", b"agent", "confirmed", b"confirmed", "evaluation", b"evaluation", "exclusion", b"exclusion", "rank", b"rank", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
@@ -297,6 +311,10 @@ class Agent(_message.Message):
     REPLACED_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
+    EVALUATED_EPISODES_FIELD_NUMBER: _builtins.int
+    BROKEN_NUMBER_EPISODES_FIELD_NUMBER: _builtins.int
+    BROKEN_CODE_EPISODES_FIELD_NUMBER: _builtins.int
+    BEST_SCORE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j/agents/a`."""
     state: Global___AgentState.ValueType
@@ -319,6 +337,14 @@ class Agent(_message.Message):
     """Whether a user has pinned it, so that it is not replaced."""
     stopping: _builtins.bool
     """Whether a user has stopped it during a round. It is STOPPED after this round."""
+    evaluated_episodes: _builtins.int
+    """Episodes of its evaluations, broken ones included."""
+    broken_number_episodes: _builtins.int
+    """Of these, those that ended because a number was not finite."""
+    broken_code_episodes: _builtins.int
+    """Of these, those that ended because the environment raised an exception or its process died."""
+    best_score: _builtins.float
+    """The number by which `best_evaluation` ranks, as Candidate.score. Unset: it has none."""
     @_builtins.property
     def spec(self) -> _agent_pb2.AgentSpec:
         """Its specification. Training continues from `resume`."""
@@ -363,14 +389,46 @@ class Agent(_message.Message):
         replaced: _builtins.str = ...,
         pinned: _builtins.bool = ...,
         stopping: _builtins.bool = ...,
+        evaluated_episodes: _builtins.int = ...,
+        broken_number_episodes: _builtins.int = ...,
+        broken_code_episodes: _builtins.int = ...,
+        best_score: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "latest_evaluation", b"latest_evaluation", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_evaluation", b"best_evaluation", "best_score", b"best_score", "cost", b"cost", "create_time", b"create_time", "latest_evaluation", b"latest_evaluation", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_evaluation", b"best_evaluation", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "pinned", b"pinned", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_evaluation", b"best_evaluation", "best_score", b"best_score", "broken_code_episodes", b"broken_code_episodes", "broken_number_episodes", b"broken_number_episodes", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "evaluated_episodes", b"evaluated_episodes", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "pinned", b"pinned", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state", "stopping", b"stopping"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
+    _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_score) -> _WhichOneofReturnType__best_score | None: ...
+
+Global___Agent: _TypeAlias = Agent  # noqa: Y015
+
+@_typing.final
+class Exclusion(_message.Message):
+    """An agent that cannot be first now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """Resource name of the agent."""
+    reason: _builtins.str
+    """As Candidate.exclusion."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Agent: _TypeAlias = Agent  # noqa: Y015
+Global___Exclusion: _TypeAlias = Exclusion  # noqa: Y015
 
 @_typing.final
 class CreateLeaderboardRequest(_message.Message):
@@ -643,6 +701,7 @@ class SubmitCandidateResponse(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CHALLENGE_FIELD_NUMBER: _builtins.int
+    EXCLUSIONS_FIELD_NUMBER: _builtins.int
     admitted: _builtins.bool
     """Whether it entered the leaderboard."""
     rank: _builtins.int
@@ -653,6 +712,10 @@ class SubmitCandidateResponse(_message.Message):
     """It claims the first place. The caller must have its checkpoint evaluated again with fresh seeds, and record the
     result with purpose CHALLENGE.
     """
+    @_builtins.property
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exclusion]:
+        """All agents that cannot be first then."""
+
     def __init__(
         self,
         *,
@@ -660,10 +723,11 @@ class SubmitCandidateResponse(_message.Message):
         rank: _builtins.int = ...,
         reason: _builtins.str = ...,
         challenge: _builtins.bool = ...,
+        exclusions: _abc.Iterable[Global___Exclusion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "challenge", b"challenge", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "challenge", b"challenge", "exclusions", b"exclusions", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,16 +770,22 @@ class RecordEvaluationsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDED_COUNT_FIELD_NUMBER: _builtins.int
+    EXCLUSIONS_FIELD_NUMBER: _builtins.int
     recorded_count: _builtins.int
     """Number of new evaluations."""
+    @_builtins.property
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exclusion]:
+        """All agents that cannot be first then."""
+
     def __init__(
         self,
         *,
         recorded_count: _builtins.int = ...,
+        exclusions: _abc.Iterable[Global___Exclusion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["recorded_count", b"recorded_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "recorded_count", b"recorded_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

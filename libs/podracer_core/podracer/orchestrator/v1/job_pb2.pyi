@@ -375,6 +375,7 @@ class JobProgress(_message.Message):
     COMPLETED_ROUNDS_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
     RESERVED_ENV_STEPS_FIELD_NUMBER: _builtins.int
+    BEST_SCORE_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps of committed checkpoints. Exact: each step counts once."""
     live_env_steps: _builtins.int
@@ -389,6 +390,8 @@ class JobProgress(_message.Message):
     """Rounds completed."""
     reserved_env_steps: _builtins.int
     """Environment steps that leases have reserved and not yet committed."""
+    best_score: _builtins.float
+    """The number by which `best` ranks: the objective's statistic, with broken episodes counted. Unset: as `best`."""
     @_builtins.property
     def train_time(self) -> _duration_pb2.Duration:
         """Time during which at least one pod worked for the job, without pauses."""
@@ -431,12 +434,15 @@ class JobProgress(_message.Message):
         completed_rounds: _builtins.int = ...,
         eta: _duration_pb2.Duration | None = ...,
         reserved_env_steps: _builtins.int = ...,
+        best_score: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["best", b"best", "cost", b"cost", "eta", b"eta", "evaluation_cost", b"evaluation_cost", "time_to_target", b"time_to_target", "train_time", b"train_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best", b"best", "best_score", b"best_score", "cost", b"cost", "eta", b"eta", "evaluation_cost", b"evaluation_cost", "time_to_target", b"time_to_target", "train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_count", b"agent_count", "best", b"best", "completed_rounds", b"completed_rounds", "cost", b"cost", "env_steps", b"env_steps", "env_steps_per_second", b"env_steps_per_second", "eta", b"eta", "evaluation_cost", b"evaluation_cost", "live_env_steps", b"live_env_steps", "pod_count", b"pod_count", "reserved_env_steps", b"reserved_env_steps", "time_to_target", b"time_to_target", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agent_count", b"agent_count", "best", b"best", "best_score", b"best_score", "completed_rounds", b"completed_rounds", "cost", b"cost", "env_steps", b"env_steps", "env_steps_per_second", b"env_steps_per_second", "eta", b"eta", "evaluation_cost", b"evaluation_cost", "live_env_steps", b"live_env_steps", "pod_count", b"pod_count", "reserved_env_steps", b"reserved_env_steps", "time_to_target", b"time_to_target", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
+    _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_score) -> _WhichOneofReturnType__best_score | None: ...
 
 Global___JobProgress: _TypeAlias = JobProgress  # noqa: Y015
 

@@ -364,6 +364,7 @@ class TrainWork(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     UNJUDGED_FIELD_NUMBER: _builtins.int
     SIZED_FOR_FIELD_NUMBER: _builtins.int
+    LOWEST_RETURN_FIELD_NUMBER: _builtins.int
     admission_score: _builtins.float
     """Score that a candidate must reach to enter the leaderboard. An evaluation continues only while this is undecided.
     Unset: none.
@@ -382,6 +383,10 @@ class TrainWork(_message.Message):
     """Train to the end of the budget without any evaluation, and so without a candidate."""
     sized_for: _builtins.int
     """Number of members for which the learner chooses its sizes. 0: the number of members of this cohort."""
+    lowest_return: _builtins.float
+    """The lowest return of an intact episode that is known of the job: broken episodes count with it. Unset: none is
+    known.
+    """
     @_builtins.property
     def cohort(self) -> _cohort_pb2.CohortSpec:
         """The agents to train, and their environment."""
@@ -421,14 +426,20 @@ class TrainWork(_message.Message):
         deterministic: _builtins.bool = ...,
         unjudged: _builtins.bool = ...,
         sized_for: _builtins.int = ...,
+        lowest_return: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "evaluation", b"evaluation", "fusion", b"fusion", "objective", b"objective"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_lowest_return", b"_lowest_return", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "evaluation", b"evaluation", "fusion", b"fusion", "lowest_return", b"lowest_return", "objective", b"objective"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "objective", b"objective", "sized_for", b"sized_for", "unjudged", b"unjudged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_lowest_return", b"_lowest_return", "admission_score", b"admission_score", "budget", b"budget", "checkpoint_interval", b"checkpoint_interval", "cohort", b"cohort", "deterministic", b"deterministic", "evaluation", b"evaluation", "follower_count", b"follower_count", "fusion", b"fusion", "keep_replay", b"keep_replay", "lowest_return", b"lowest_return", "objective", b"objective", "sized_for", b"sized_for", "unjudged", b"unjudged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015
+    _WhichOneofReturnType__lowest_return: _TypeAlias = _typing.Literal["lowest_return"]  # noqa: Y015
+    _WhichOneofArgType__lowest_return: _TypeAlias = _typing.Literal["_lowest_return", b"_lowest_return"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__admission_score) -> _WhichOneofReturnType__admission_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lowest_return) -> _WhichOneofReturnType__lowest_return | None: ...
 
 Global___TrainWork: _TypeAlias = TrainWork  # noqa: Y015
 
@@ -727,6 +738,7 @@ class RenewLeaseRequest(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
+    BREAKS_FIELD_NUMBER: _builtins.int
     lease: _builtins.str
     """The lease. Required."""
     fence: _builtins.int
@@ -745,6 +757,10 @@ class RenewLeaseRequest(_message.Message):
     def train_time(self) -> _duration_pb2.Duration:
         """Seconds of training since the lease began."""
 
+    @_builtins.property
+    def breaks(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.WorldBreak]:
+        """The first break of each kind since the lease began. Repeating it has no effect."""
+
     def __init__(
         self,
         *,
@@ -754,10 +770,11 @@ class RenewLeaseRequest(_message.Message):
         evaluations: _abc.Iterable[_agent_pb2.Evaluation] | None = ...,
         env_steps_per_second: _builtins.float = ...,
         train_time: _duration_pb2.Duration | None = ...,
+        breaks: _abc.Iterable[_agent_pb2.WorldBreak] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "evaluations", b"evaluations", "fence", b"fence", "lease", b"lease", "members", b"members", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaks", b"breaks", "env_steps_per_second", b"env_steps_per_second", "evaluations", b"evaluations", "fence", b"fence", "lease", b"lease", "members", b"members", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -983,6 +1000,7 @@ class TrainResult(_message.Message):
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
+    BREAKS_FIELD_NUMBER: _builtins.int
     env_steps_per_second: _builtins.float
     """Environment steps a second over the whole round, all members."""
     sizes: _builtins.str
@@ -997,6 +1015,10 @@ class TrainResult(_message.Message):
     def train_time(self) -> _duration_pb2.Duration:
         """Seconds of training, evaluation included."""
 
+    @_builtins.property
+    def breaks(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.WorldBreak]:
+        """As in RenewLeaseRequest."""
+
     def __init__(
         self,
         *,
@@ -1004,10 +1026,11 @@ class TrainResult(_message.Message):
         train_time: _duration_pb2.Duration | None = ...,
         env_steps_per_second: _builtins.float = ...,
         sizes: _builtins.str = ...,
+        breaks: _abc.Iterable[_agent_pb2.WorldBreak] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["train_time", b"train_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_steps_per_second", b"env_steps_per_second", "members", b"members", "sizes", b"sizes", "train_time", b"train_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaks", b"breaks", "env_steps_per_second", b"env_steps_per_second", "members", b"members", "sizes", b"sizes", "train_time", b"train_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1054,18 +1077,24 @@ class InspectResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def description(self) -> _environment_pb2.EnvironmentDescription:
         """Description of the environment."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is accepted but probably not meant, a sentence each."""
 
     def __init__(
         self,
         *,
         description: _environment_pb2.EnvironmentDescription | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,7 +77,8 @@ class PolicyServiceServicer:
         """Returns actions for observations (role client). One call of the network answers all waiting requests; other
         requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
         observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
-        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
+        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
+        FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,8 @@ class PolicyServiceStub:
     """Returns actions for observations (role client). One call of the network answers all waiting requests; other
     requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
     observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
-    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
+    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
+    FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
     """
     ActStream: _grpc.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]
     """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
@@ -71,7 +72,8 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     """Returns actions for observations (role client). One call of the network answers all waiting requests; other
     requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
     observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
-    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
+    RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
+    FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
     """
     ActStream: _aio.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]  # type: ignore[assignment]
     """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
@@ -106,7 +108,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns actions for observations (role client). One call of the network answers all waiting requests; other
         requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
         observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
-        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted.
+        RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
+        FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
         """
 
     @_abc_1.abstractmethod

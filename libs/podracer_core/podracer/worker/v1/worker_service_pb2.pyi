@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from podracer.common.v1 import agent_pb2 as _agent_pb2
 from podracer.common.v1 import cohort_pb2 as _cohort_pb2
 from podracer.common.v1 import environment_pb2 as _environment_pb2
 from podracer.common.v1 import file_pb2 as _file_pb2
@@ -404,6 +405,7 @@ class RolloutBatch(_message.Message):
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     DURATION_S_FIELD_NUMBER: _builtins.int
     PROCESSOR_S_FIELD_NUMBER: _builtins.int
+    BREAKS_FIELD_NUMBER: _builtins.int
     normalizer_version: _builtins.int
     """Version of the normalizer that was used with them."""
     @_builtins.property
@@ -448,6 +450,10 @@ class RolloutBatch(_message.Message):
     def environment_state(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
         """State of the environments after the rollout, if it was requested."""
 
+    @_builtins.property
+    def breaks(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.WorldBreak]:
+        """What broke since the previous rollout: at most one of each kind."""
+
     def __init__(
         self,
         *,
@@ -460,10 +466,11 @@ class RolloutBatch(_message.Message):
         environment_state: _abc.Mapping[_builtins.str, _tensor_pb2.Tensor] | None = ...,
         duration_s: _builtins.float = ...,
         processor_s: _builtins.float = ...,
+        breaks: _abc.Iterable[_agent_pb2.WorldBreak] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counter", b"counter", "duration_s", b"duration_s", "environment_state", b"environment_state", "live_environments", b"live_environments", "normalizer_version", b"normalizer_version", "policy_versions", b"policy_versions", "processor_s", b"processor_s", "tensors", b"tensors", "valid_steps", b"valid_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaks", b"breaks", "counter", b"counter", "duration_s", b"duration_s", "environment_state", b"environment_state", "live_environments", b"live_environments", "normalizer_version", b"normalizer_version", "policy_versions", b"policy_versions", "processor_s", b"processor_s", "tensors", b"tensors", "valid_steps", b"valid_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ export function agentPanel(job, agent) {
     ["Began", agent.parents.length ? `${agent.start.toLowerCase()} of ${agent.parents.join(" and ")}` : "fresh"],
     ["Why", agent.reason || "–"],
     ["Steps", `${count(agent.env_steps)}, ${agent.rung} rounds`],
+    ...brokenRow(agent),
     ...Object.entries(agent.hyperparameters).map(([name, value]) => [name, setting(value)]),
   ];
   return h(
@@ -23,6 +24,13 @@ export function agentPanel(job, agent) {
       rows.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]),
     ),
   );
+}
+
+function brokenRow({ evaluated_episodes, broken_number_episodes, broken_code_episodes }) {
+  const broken = broken_number_episodes + broken_code_episodes;
+  if (!broken) return [];
+  const kinds = `${broken_number_episodes} by numbers, ${broken_code_episodes} by exceptions or deaths`;
+  return [["Broken episodes", `${broken} of ${evaluated_episodes}: ${kinds}`]];
 }
 
 function stateText({ state, failure, pinned, stopping }) {

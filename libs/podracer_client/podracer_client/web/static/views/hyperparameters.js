@@ -41,7 +41,8 @@ export function hyperparameters(root) {
         agents.map((agent) => valueOf(agent, name)),
       ),
     );
-    const chosen = choice.value || agents.findLast(({ score }) => score != null)?.name;
+    const first = agents.find(({ name }) => name === news.values.board?.candidates[0]?.agent);
+    const chosen = choice.value || (first ?? agents.findLast(({ score }) => score != null))?.name;
     figure.replaceChildren(
       agents.length ? drawAxes(axes, agents, chosen, figure.clientWidth) : h("p", { class: "muted" }, "No agent yet."),
     );

@@ -2,7 +2,7 @@
 import { actButton } from "../acts.js";
 import { h, list } from "../dom.js";
 import { touches } from "../news.js";
-import { count, duration, number } from "../text.js";
+import { count, duration, number, words } from "../text.js";
 import { curves } from "./curves.js";
 import { events } from "./events.js";
 import { hyperparameters } from "./hyperparameters.js";
@@ -19,10 +19,13 @@ const VIEWS = {
   events: ["Events", events],
 };
 
+const WARNINGS = new Set(["WORLD_BROKE", "AGENT_EXCLUDED", "AGENT_FAILED", "ENVIRONMENT_WARNING", "ALGORITHM_SLOW"]);
+
 export function job(root) {
   const [title, tiles, buttons, problem] = [h("h1"), h("dl", { class: "tiles" }), h("div", { class: "acts" }), h("p")];
+  const warnings = h("a", { class: "warning", hidden: true });
   const [tabs, panel] = [h("nav", { "aria-label": "Views of the job", class: "tabs" }), h("section")];
-  root.replaceChildren(h("div", { class: "title" }, title, buttons), problem, tiles, tabs, panel);
+  root.replaceChildren(h("div", { class: "title" }, title, warnings, buttons), problem, tiles, tabs, panel);
   let shown = "";
   let update;
   return (news, changed, { id, view, agent }) => {
@@ -34,6 +37,7 @@ export function job(root) {
       ([key]) => key,
       ([key, isShown]) => tab(id, key, isShown),
     );
+    if (touches(changed, "events")) showWarnings(id, news.logs.events ?? []);
     if (touches(changed, "job", "figures", "promotions", "connection")) showHead(news.values);
     if (shown !== name) {
       shown = name;
@@ -44,6 +48,14 @@ export function job(root) {
     }
     update(news, changed, { id, agent });
   };
+
+  function showWarnings(id, events) {
+    const found = events.filter(([, , kind]) => WARNINGS.has(kind)).map((event) => event.at(-1));
+    warnings.hidden = !found.length;
+    warnings.textContent = found.length === 1 ? "⚠ 1 warning" : `⚠ ${found.length} warnings`;
+    warnings.title = found.join("\n");
+    warnings.href = `#/jobs/${id}/events`;
+  }
 
   function showHead({ job, figures, promotions = [], connection }) {
     problem.className = job?.problem || connection?.state === "gone" ? "problem" : "";
@@ -70,11 +82,13 @@ const tab = (id, key, isShown) =>
   h("a", { href: `#/jobs/${id}/${key}`, id: `tab-${key}`, "aria-current": isShown && "page" }, VIEWS[key][0]);
 
 const figureTiles = (job, figures) => [
-  ["State", job.state[0] + job.state.slice(1).toLowerCase(), job.outcome?.toLowerCase().replaceAll("_", " ")],
+  ["State", h("span", { class: `state ${job.result}` }, words(job.result)), words(job.state)],
   [
     `Best ${job.score_name}`,
-    number(figures.best_return),
-    figures.best_return == null ? "" : figures.best_confirmed ? "confirmed" : "not confirmed yet",
+    number(figures.best_score),
+    figures.best_score == null
+      ? ""
+      : `${job.objective.statistic}, ${figures.best_confirmed ? "confirmed" : "not confirmed yet"}; mean ${number(figures.best_return)}`,
   ],
   ["Target", number(job.objective.target), job.objective.target == null ? "" : `for the ${job.objective.statistic}`],
   ["Steps", count(figures.live_env_steps), `${count(figures.env_steps_per_second)} a second`],

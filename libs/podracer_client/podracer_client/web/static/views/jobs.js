@@ -2,7 +2,7 @@
 import { actButton } from "../acts.js";
 import { h, list, row, table } from "../dom.js";
 import { all, touches } from "../news.js";
-import { count, number, time } from "../text.js";
+import { count, number, time, words } from "../text.js";
 import { pool, showPool } from "./pods.js";
 
 const EXAMPLE = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 5m}\n";
@@ -28,9 +28,9 @@ export function jobs(root) {
 const jobRow = (job) =>
   row(
     h("a", { href: `#/jobs/${job.id}`, id: `job-${job.id}` }, job.id),
-    h("span", { class: `state ${job.state}` }, job.state),
+    h("span", { class: `state ${job.result}` }, words(job.result)),
     job.environment,
-    number(job.best_return),
+    number(job.best_score),
     number(job.target_return),
     count(job.live_env_steps),
     String(job.agents),

@@ -88,7 +88,11 @@ const candidateRow = (id, job, candidate, watch) =>
     number(candidate.score),
     number(candidate.mean),
     `${number(candidate.lower_bound)} to ${number(candidate.upper_bound)}`,
-    candidate.confirmed ? "yes" : "no",
+    candidate.exclusion
+      ? h("span", { class: "warning", title: candidate.exclusion }, "⚠ breaks too often")
+      : candidate.confirmed
+        ? "yes"
+        : "no",
     count(candidate.env_steps),
     candidate.aliases.join(", "),
     h(
