@@ -103,8 +103,8 @@ class Selection:
         return self.closing_cost_s * self._costs.pace
 
     def admit_from(self, score: float | None) -> None:
-        """Require this score of candidates from now on; None: any score."""
-        if score != self._plan.admission_score:
+        """Require this score of candidates from now on; None: the score required before."""
+        if score not in (None, self._plan.admission_score):
             self._plan = replace(self._plan, admission_score=score)
 
     def take_news(self) -> list[Judgement]:
