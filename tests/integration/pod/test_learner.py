@@ -86,6 +86,12 @@ def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(po
     assert result.env_steps_per_second > 0
 
 
+def test_the_evaluation_of_a_hopeless_candidate_ends_early(pod: Any, train_work: MakeWork) -> None:
+    work = train_work(members=1, steps=500, episodes=12, admission_score=1e6)
+    (member,) = finished(pod.orchestrator.offer(train=work)).train.members
+    assert len(member.candidate.returns) == 8
+
+
 def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) -> None:
     torch.set_num_threads(1)
     result = finished(pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train

@@ -83,6 +83,10 @@ class Dispatcher:
         self._draining = True
         self._changes.notify([WORK])
 
+    def admission_score(self, fence: int) -> float | None:
+        """The score that a candidate of the lease's job now needs, as far as the job's last cohort has told."""
+        return self._proposer.admission_scores.get(self._deadlines.job_of(fence))
+
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
         """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended."""
         pod = ask.report.name
