@@ -291,6 +291,7 @@ class TestUserCode:
             "import gymnasium\n"
             "class Broken(gymnasium.Env):\n"
             "    def __init__(self):\n"
+            "        print('looking for the maze')\n"
             "        raise ValueError('no maze')\n"
             "class Late(gymnasium.Env):\n"
             "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
@@ -312,7 +313,8 @@ class TestUserCode:
         problem = finished(granted).problem
         assert problem.reason == "USER_CODE_FAILED"
         assert "ValueError: no maze" in problem.detail
-        assert 'mine.py", line 4' in problem.detail
+        assert 'mine.py", line 5' in problem.detail
+        assert problem.detail.endswith("The last output of the environment:\nlooking for the maze\n")
 
     def test_training(self, pod: Any, train_work: MakeWork, code: Path) -> None:
         work = train_work(user=pod.put_code(code, "mine:Late"), members=1, envs=2, steps=10_000)

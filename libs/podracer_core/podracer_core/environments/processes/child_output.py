@@ -84,7 +84,7 @@ class ChildOutput:
 
 
 class _Log:
-    """Writes to stderr, at most some bytes a second; the rest is left out."""
+    """Writes whole lines to stderr, at most some bytes a second; the rest is left out."""
 
     def __init__(self) -> None:
         self._lock, self._left, self._time, self._is_told = threading.Lock(), float(_LOG_BYTES), time.monotonic(), False
@@ -95,9 +95,11 @@ class _Log:
             self._left = min(float(_LOG_BYTES), self._left + (now - self._time) * _LOG_BYTES_A_SECOND)
             self._time = now
             written = data[: int(self._left)]
+            if len(written) < len(data):
+                written = written[: written.rfind(b"\n") + 1]
             self._left -= len(written)
             if len(written) < len(data) and not self._is_told:
-                written += b"\n(the environments print too much: this log has a part of it)\n"
+                written += b"(the environments print too much: this log has a part of it)\n"
                 self._is_told = True
             with contextlib.suppress(OSError):
                 os.write(2, written)
