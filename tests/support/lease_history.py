@@ -336,7 +336,10 @@ class History:
         self.write(lambda session: pods.set_state(session, pod, PodState.DRAINING))
 
     def scale(self) -> None:
-        self.max_teams = self.random.randint(1, self.most_teams)
+        self.scale_to(self.random.randint(1, self.most_teams))
+
+    def scale_to(self, teams: int) -> None:
+        self.max_teams = teams
         self.change(job_pb2.JobSpec(pod=job_pb2.PodShape(min_count=1, max_count=self.max_teams)), ("pod.max_count",))
         self.done["scaled"] += 1
 

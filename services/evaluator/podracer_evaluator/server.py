@@ -15,6 +15,7 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PodSettings, place_environment
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.catalogue.messages import environment_from_message
+from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer
@@ -76,6 +77,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
 def serve(config: EvaluatorConfig) -> int:
     """Serve until SIGTERM or SIGINT. Only from the main thread."""
     stop = stop_event_on_signals()
+    ChildOutput.is_kept = True
     work = WorkQueue()
     server = create_evaluator_server(config, work, stop)
     server.start()

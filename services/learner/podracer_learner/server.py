@@ -14,6 +14,7 @@ from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
 from podracer_core.catalogue.algorithms import known_algorithms
 from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.catalogue.extensions import evaluator_names
+from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.backoff import Backoff
@@ -62,6 +63,7 @@ def serve(config: LearnerConfig) -> int:
     """Serve and work until SIGTERM or SIGINT, or until the orchestrator says EXIT. Call it from the main thread."""
     _check(config)
     stop = stop_event_on_signals()
+    ChildOutput.is_kept = True
     status, commands, followers = LearnerStatus(), Commands(), FollowerRegistry()
     peers = Peers(config)
     peers.orchestrator.subscribe(lambda _: None, try_to_connect=True)  # connects while torch is imported

@@ -71,6 +71,10 @@ def masks_of(request: pb.ActRequest, policy: ServedPolicy, rows: int) -> Tensor 
 def response_of(actions: Tensor, request: pb.ActRequest, policy: ServedPolicy, *, alone: bool) -> pb.ActResponse:
     """actions [B, *action]; those of one observation `alone` lose their first axis. Raises PreconditionFailed
     (BAD_ACTION) if one is not finite."""
+    if actions.is_floating_point() and not bool(torch.isfinite(actions).all()):
+        row = int((~torch.isfinite(actions).flatten(1).all(1)).nonzero()[0])
+        message = f"policy {policy.name}: its action for observation {row} is {actions[row].tolist()}, expected finite"
+        raise PreconditionFailed(f"{message} numbers; its weights are useless", reason="BAD_ACTION")
     shaped = encode_tensor(actions[0] if alone else actions)
     response = pb.ActResponse(actions=shaped, policy=policy.name, version=policy.version)
     if request.values:

@@ -16,6 +16,7 @@ from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import PodSettings
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
+from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
@@ -59,6 +60,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
 def serve(config: WorkerConfig) -> int:
     """Serve until SIGTERM or SIGINT. Only from the main thread."""
     stop = stop_event_on_signals()
+    ChildOutput.is_kept = True
     work = WorkQueue()
     server = create_worker_server(config, work)
     server.start()

@@ -79,6 +79,7 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.has_nothing = False
         self.is_over = False
         self.generator_problem: cohort_pb2.Problem | None = None
+        self.admission_score: float | None = None
         self.refusal: PodracerError | None = None
         self._numbers = itertools.count(1)
 
@@ -96,7 +97,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self._hear(request)
         if request.request_id in self.proposals:
             return self.proposals[request.request_id]
-        response = leaderboard_pb2.ProposeCohortResponse(round_env_steps=self.round_env_steps)
+        response = leaderboard_pb2.ProposeCohortResponse(
+            round_env_steps=self.round_env_steps, admission_score=self.admission_score
+        )
         if not self.round_env_steps:
             response.round_time.FromNanoseconds(int(self.round_time_s * 1e9))
         response.finished = self.is_over

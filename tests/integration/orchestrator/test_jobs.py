@@ -151,6 +151,9 @@ async def test_a_users_environment_that_cannot_start_fails_its_job_with_the_user
     await learner.complete(problem=problem)
     failed = await site.job(job.name)
     assert (failed.state, failed.problem) == (job_pb2.JOB_STATE_FAILED, problem)
+    answer = await site.client.jobs.ListEvents(service_pb2.ListEventsRequest(job=job.name))
+    told = [event.details["traceback"] for event in answer.events if event.kind == "WORK_FAILED"]
+    assert told == ["Traceback: my own error"]
     assert not site.board.calls
 
 

@@ -272,6 +272,18 @@ async def test_evaluations_come_with_renewals_and_are_recorded_once(site, make_e
     assert list(site.board.evaluations) == [progress.evaluation_id]
 
 
+async def test_a_renewal_brings_the_score_that_the_jobs_last_cohort_has_to_reach(site):
+    await site.create(pod=job_pb2.PodShape(members=1, max_count=4), objective=UNLIMITED)
+    first = await site.learner().ask()
+    request = pod_pb2.RenewLeaseRequest(lease=first.name, fence=first.fence)
+    renewed = await site.client.pods.RenewLease(request, metadata=bearer(first.token))
+    assert not renewed.HasField("admission_score")
+    site.board.admission_score = 5.0
+    second = await site.learner("projects/default/pods/y").ask()
+    renewed = await site.client.pods.RenewLease(request, metadata=bearer(first.token))
+    assert (second.train.admission_score, renewed.admission_score) == (5.0, 5.0)
+
+
 async def test_the_next_work_is_for_the_pod_whose_lease_it_was(site):
     await site.create()
     learner, other = site.learner(), site.learner("projects/other/pods/y")

@@ -86,6 +86,12 @@ def test_a_round_of_steps_ends_with_checkpoints_candidates_and_exact_counters(po
     assert result.env_steps_per_second > 0
 
 
+def test_the_evaluation_of_a_hopeless_candidate_ends_early(pod: Any, train_work: MakeWork) -> None:
+    work = train_work(members=1, steps=500, episodes=12, admission_score=1e6)
+    (member,) = finished(pod.orchestrator.offer(train=work)).train.members
+    assert len(member.candidate.returns) == 8
+
+
 def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) -> None:
     torch.set_num_threads(1)
     result = finished(pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train
@@ -285,6 +291,7 @@ class TestUserCode:
             "import gymnasium\n"
             "class Broken(gymnasium.Env):\n"
             "    def __init__(self):\n"
+            "        print('looking for the maze')\n"
             "        raise ValueError('no maze')\n"
             "class Late(gymnasium.Env):\n"
             "    observation_space = gymnasium.spaces.Box(-1, 1, (2,))\n"
@@ -306,7 +313,8 @@ class TestUserCode:
         problem = finished(granted).problem
         assert problem.reason == "USER_CODE_FAILED"
         assert "ValueError: no maze" in problem.detail
-        assert 'mine.py", line 4' in problem.detail
+        assert 'mine.py", line 5' in problem.detail
+        assert problem.detail.endswith("The last output of the environment:\nlooking for the maze\n")
 
     def test_training(self, pod: Any, train_work: MakeWork, code: Path) -> None:
         work = train_work(user=pod.put_code(code, "mine:Late"), members=1, envs=2, steps=10_000)

@@ -97,9 +97,10 @@ def evaluation_row(evaluation: agent_pb2.Evaluation, job: job_pb2.Job) -> list[A
 
 
 def event_row(event: job_pb2.Event, job: job_pb2.Job) -> list[Any]:
-    """Position, seconds since the job was created, kind, subject, sentence."""
+    """Position, seconds since the job was created, kind, subject, sentence, the traceback of user code."""
     found = conversion.event(event, job.create_time)
-    return [found.position, round(found.time_s, 2), found.kind, found.subject, found.message]
+    text = found.details.get("traceback", "")
+    return [found.position, round(found.time_s, 2), found.kind, found.subject, found.message, text]
 
 
 def promotion_values(promotions: Iterable[job_service_pb2.Promotion]) -> list[dict[str, Any]]:

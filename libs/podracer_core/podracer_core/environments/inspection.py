@@ -55,7 +55,8 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         children[0].send("inspect", steps=_STEPS)
         children[0].receive(deadline)
     except ChildLost as lost:
-        raise UserCodeFailed(lost.message, environment=spec.name) from lost
+        printed = children[0].output.after("")
+        raise UserCodeFailed(lost.message, user_traceback=printed, environment=spec.name) from lost
     finally:
         ChildProcess.end_all(children)
         os.close(memory)

@@ -77,8 +77,10 @@ class EvaluationOrders:
         """Order this many fresh episodes of a snapshot. A candidate that may have reached the target, or that has to
         reach a score, first plays a look's number of them."""
         self.busy_since_s = self.busy_since_s if self._full else now.elapsed_s
-        confirmation = purpose == CONFIRMATION
-        at_once = purpose == COMPARISON or not (self._backend.blocking or confirmation)
+        admission = plan.admission_score if purpose == ADMISSION else None
+        required = plan.target if purpose == CONFIRMATION else None
+        has_to_reach = admission is not None or required is not None
+        at_once = purpose == COMPARISON or not (self._backend.blocking or has_to_reach)
         seed = self._fresh_seed(snapshot.member, snapshot.env_steps)
         order = EvaluationOrder(
             next(self._ids),
@@ -86,8 +88,8 @@ class EvaluationOrders:
             snapshot.actor,
             tuple(evaluation_seeds(seed, purpose, episodes)),
             first_episodes=0 if at_once else min(plan.screening_episodes, plan.episodes),
-            admission_score=plan.admission_score if purpose == ADMISSION else None,
-            required_score=plan.target if confirmation else None,
+            admission_score=admission,
+            required_score=required,
         )
         self._full[order.order_id] = Full(snapshot, purpose)
         self._submit(order)

@@ -120,8 +120,8 @@ class Selection:
         return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
 
     def admit_from(self, score: float | None) -> None:
-        """Require this score of candidates from now on; None: any score."""
-        if score != self._plan.admission_score:
+        """Require this score of candidates from now on; None: the score required before."""
+        if score not in (None, self._plan.admission_score):
             self._plan = replace(self._plan, admission_score=score)
 
     def take_news(self) -> list[Judgement]:

@@ -67,7 +67,11 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
             self._clock.now(),
         )
         action = await self._operations.renew(_holder(request), live, request.evaluations, request.breaks)
-        return pod_pb2.RenewLeaseResponse(action=action, term=seconds_to_duration(self._deadlines.term_s))
+        return pod_pb2.RenewLeaseResponse(
+            action=action,
+            term=seconds_to_duration(self._deadlines.term_s),
+            admission_score=self._dispatcher.admission_score(request.fence),
+        )
 
     async def WatchLease(
         self, request: pod_pb2.WatchLeaseRequest, context: Context

@@ -85,6 +85,8 @@ class CohortProposer:
         self._clock = clock
         self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._asked_in_vain: dict[str, _InVain] = {}
+        self.admission_scores: dict[str, float] = {}
+        """The last one of each job whose leaderboard is full."""
 
     def may_ask(self, job: JobRow) -> bool:
         """Whether a job may be requested now: not too soon after a request in vain, unless another round ended."""
@@ -120,6 +122,8 @@ class CohortProposer:
             return await self._transactions.write(then)
         if not answer.proposals:
             self._ask_later(what)
+        if answer.HasField("admission_score"):
+            self.admission_scores[what.job_uid] = answer.admission_score
         return await self._finish(lambda session: self._store(session, what, answer), then)
 
     async def _finish(self, change: Callable[[Session], None], then: Callable[[Session], Found]) -> Found:

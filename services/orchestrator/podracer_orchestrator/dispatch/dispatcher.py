@@ -76,16 +76,27 @@ class Dispatcher:
         self._shares = shares or PoolShares(clock)
         self._draining = False
         self._waits = WaitingPods()
+        self._asking: dict[str, str] = {}  # each waiting pod's last request
 
     def drain(self) -> None:
         """Grant no more leases, and answer every waiting pod at once."""
         self._draining = True
         self._changes.notify([WORK])
 
+    def admission_score(self, fence: int) -> float | None:
+        """The score that a candidate of the lease's job now needs, as far as the job's last cohort has told."""
+        return self._proposer.admission_scores.get(self._deadlines.job_of(fence))
+
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
         """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended."""
-        with self._waits.one_more():
-            return await self._lease(ask, self._clock.monotonic() + wait_s)
+        pod = ask.report.name
+        self._asking[pod] = ask.request_id
+        try:
+            with self._waits.one_more():
+                return await self._lease(ask, self._clock.monotonic() + wait_s)
+        finally:
+            if self._asking.get(pod) == ask.request_id:
+                del self._asking[pod]
 
     async def _lease(self, ask: Ask, deadline: float) -> pod_pb2.Lease | None:
         looked_at_ns = time.time_ns()
@@ -100,7 +111,7 @@ class Dispatcher:
                 return granted(found, looked_at_ns)
             if found is None:
                 left_s = deadline - self._clock.monotonic()
-                if left_s <= 0.0:
+                if left_s <= 0.0 or not self._is_last(ask):
                     return None
                 await self._changes.wait(WORK, version, min(left_s, self._proposer.next_chance_s))
                 version, looked_at_ns = self._changes.version(WORK), time.time_ns()
@@ -108,7 +119,7 @@ class Dispatcher:
         return None
 
     async def _look(self, ask: Ask, turn: str = "") -> Found:
-        return await self._transactions.write(lambda session: self._find(session, ask, turn))
+        return await self._transactions.write(lambda session: self._find_again(session, ask, turn))
 
     async def _have_proposed(self, ask: Ask, what: ToPropose) -> Found:
         """Request a job's next cohort when it is this pod's turn; returns the work that the pod then finds.
@@ -123,7 +134,7 @@ class Dispatcher:
             if not isinstance(found, ToPropose) or found.job_uid != what.job_uid:
                 return found
             # If that found nothing, there may be a lead to follow.
-            return await self._proposer.propose(found, lambda session: self._find(session, ask, what.job_uid))
+            return await self._proposer.propose(found, lambda session: self._find_again(session, ask, what.job_uid))
 
     def _check_in_and_find(self, session: Session, ask: Ask) -> tuple[bool, Found]:
         is_repeated, former = self._check_in(session, ask)
@@ -135,23 +146,38 @@ class Dispatcher:
         pod = pods.check_in(session, ask.report, now)
         former, held = leases.of_asker(session, ask.asker)
         if former is not None:
-            if former.pod != pod.name:
-                raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
-            if former.state != LeaseState.HELD or not self._deadlines.is_running(former.fence):
-                return True, None
-            self._deadlines.renew(former.fence)
-            return True, self._message(session, former)
+            return True, self._granted_before(session, ask, former)
         for lease in held:
             # A learner works on one lease at a time: one that asks again has lost, or forgotten, its former lease.
             restarted = lease.instance_id != ask.report.instance_id
             why = "its learner was restarted" if restarted else "its learner asked for other work"
             problem = as_problem(PodracerError(f"{pod.name}: {why}", reason="POD_RESTARTED"))
+            # Its deadline stays for the sweep: this transaction may fail.
             lease_ends.lose(session, lease, LeaseState.EXPIRED, why, now, problem=problem)
-            self._deadlines.end(lease.fence)
         if pod.state == PodState.LOST:
             pod.state = PodState.IDLE
         session.flush()
         return False, None
+
+    def _granted_before(self, session: Session, ask: Ask, former: LeaseRow) -> pod_pb2.Lease | None:
+        """The lease that the same request has had, while it is held."""
+        if former.pod != ask.report.name:
+            raise InvalidInput(f"the request {ask.request_id} was made by another pod", reason="WRONG_REQUEST_ID")
+        if former.state != LeaseState.HELD or not self._deadlines.is_running(former.fence):
+            return None
+        self._deadlines.renew(former.fence)
+        return self._message(session, former)
+
+    def _is_last(self, ask: Ask) -> bool:
+        """Whether the pod has made no later request: the asker may be gone where it has."""
+        return self._asking.get(ask.report.name) == ask.request_id
+
+    def _find_again(self, session: Session, ask: Ask, turn: str = "") -> Found:
+        """`_find` for a call that has waited: meanwhile a repetition of it may have got the lease."""
+        former, _ = leases.of_asker(session, ask.asker)
+        if former is not None:
+            return self._granted_before(session, ask, former)
+        return self._find(session, ask, turn) if self._is_last(ask) else None
 
     def _find(self, session: Session, ask: Ask, turn: str = "") -> Found:
         """A lease if there is work; else what has to be proposed; else None.

@@ -144,6 +144,7 @@ class LeaseOperations:
         for fence in self._deadlines.expired():
             if await self._transactions.write(functools.partial(self._expire, fence=fence)):
                 LEASES.add(event="expired")
+                self._deadlines.end(fence)
 
     async def lose_pod(self, pod: str, problem: cohort_pb2.Problem | None, why: str) -> None:
         """End the leases of a pod whose learner is known to be gone. `problem`: counts as a failure of the work."""
@@ -177,12 +178,13 @@ class LeaseOperations:
         return lease
 
     def _expire(self, session: Session, fence: int) -> bool:
-        """Expire a lease. Returns whether it was held until now."""
+        """Expire a lease. Returns whether it was held until now. Its deadline then stays until this is durable, else
+        no sweep would see the lease again."""
         lease = session.get(LeaseRow, fence)
         if fence not in self._deadlines.expired():
             return False  # renewed while this transaction waited for its turn
-        self._deadlines.end(fence)
         if lease is None or lease.state != LeaseState.HELD:
+            self._deadlines.end(fence)  # at once: the number of a grant that failed is another's soon
             return False
         why = f"{lease.pod} did not renew its lease for {self._deadlines.term_s:g} s"
         problem = cohort_pb2.Problem(reason="LEASE_EXPIRED", message=why)

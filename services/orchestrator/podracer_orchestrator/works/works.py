@@ -26,6 +26,8 @@ from podracer_orchestrator.transactions import WORK, job_topic, touch
 GENERATOR_FAILED = "GENERATOR_FAILED"
 MAX_GENERATOR_PROBLEMS = 20
 """Events of a job about its generator, whose message may be another one each time."""
+MOST_TOLD = 4_000
+"""The characters of a traceback and its output, from the end, that an event tells."""
 BudgetLeft = Callable[[], tuple[Remainder, BudgetSplit]]
 """The rest of a job's budget now, and the number of teams that share it."""
 
@@ -69,7 +71,8 @@ class Work(ABC):
         """Take it that the work cannot be done."""
         change.work.state, change.work.end_time = WorkState.FAILED, change.now
         change.work.problem = encode(problem)
-        change.record("WORK_FAILED", f"{self.kind} failed: {problem.message}")
+        told = {"traceback": problem.detail[-MOST_TOLD:]} if problem.detail else {}
+        change.record("WORK_FAILED", f"{self.kind} failed: {problem.message}", **told)
 
     def can_go_on(self, change: Change) -> bool:
         """Whether another pod can go on with a work after one of its checkpoints was refused."""

@@ -792,7 +792,7 @@ class RenewLeaseResponse(_message.Message):
     action: Global___LeaseAction.ValueType
     """What the pod must do."""
     admission_score: _builtins.float
-    """As in TrainWork. It may have changed."""
+    """As in TrainWork, where it is known to have changed. Unset: the score that the pod knows stays."""
     @_builtins.property
     def term(self) -> _duration_pb2.Duration:
         """The new term. It begins when the request was sent."""

@@ -31,6 +31,7 @@ import contextlib
 import ctypes
 import importlib
 import inspect
+import io
 import itertools
 import os
 import pkgutil
@@ -165,6 +166,8 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
             sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     os.dup2(2, 1)  # what user code prints must not mix with the output of the command that started us
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # the last lines before a crash say most
     for inherited in (descriptor, memory):
         os.set_inheritable(inherited, False)  # what user code starts would keep the socket open after our death
     connection = socket.socket(fileno=descriptor)

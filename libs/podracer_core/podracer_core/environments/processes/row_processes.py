@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
 from podracer_core.environments.processes.exchange import create_memory
 from podracer_core.errors import UserCodeFailed
@@ -78,6 +79,7 @@ class RowProcesses:
         self._num_envs = num_envs
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
+        self.output = ChildOutput()
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
@@ -152,15 +154,16 @@ class RowProcesses:
 
     def failed(self, message: str) -> UserCodeFailed:
         """The error to raise if a lost process cannot be replaced."""
-        return UserCodeFailed(message, environment=self._spec.name)
+        return UserCodeFailed(message, user_traceback=self.output.after(""), environment=self._spec.name)
 
     def close(self) -> None:
         """End the processes and give back the memory."""
         ChildProcess.end_all(self.children)
         os.close(self.memory)
+        self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec.name, self.memory, spins=self._spins)
+        return ChildProcess(self._spec.name, self.memory, spins=self._spins, output=self.output)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures = self._pictures and rows.start == 0

@@ -21,7 +21,10 @@ export function events(root) {
       body,
       found.slice(-SHOWN).reverse(),
       ([position]) => position,
-      ([, at, kind, subject, message]) => row(duration(at), h("code", null, kind), subject, message),
+      ([, at, kind, subject, message, text]) => {
+        const detail = text && h("details", null, h("summary", null, "Traceback and output"), h("pre", null, text));
+        return row(duration(at), h("code", null, kind), subject, [message, detail]);
+      },
     );
   }
 
