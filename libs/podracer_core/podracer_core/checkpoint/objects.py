@@ -130,7 +130,7 @@ def load_checkpoint(
     return Checkpoint(loaded, manifest.metadata, manifest.libraries, files)
 
 
-def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) -> Checkpoint:
+def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None, skip: tuple[str, ...] = ()) -> Checkpoint:
     """The checkpoint in a local folder, or the one that a local `manifest.json` belongs to; read only.
 
     Raises InvalidInput if there is none, and the errors of `load_checkpoint`.
@@ -142,7 +142,7 @@ def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) ->
         raise InvalidInput(f"no checkpoint at {str(path)[:200]}: {error.strerror}", reason="NO_CHECKPOINT") from error
     if not found:
         raise InvalidInput(f"no checkpoint at {path}: expected a folder with a {FILE_NAME}", reason="NO_CHECKPOINT")
-    return load_checkpoint(FolderStore(folder, create=False), "", groups=groups)
+    return load_checkpoint(FolderStore(folder, create=False), "", groups=groups, skip=skip)
 
 
 def _read_group(store: ObjectStore, prefix: str, file: ManifestFile) -> Mapping[str, Tensor]:

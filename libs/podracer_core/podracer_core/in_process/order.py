@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
+from podracer_core.checkpoint import Checkpoint
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
 from podracer_core.jobs.checks import MAX_COUNT, Checks
@@ -24,9 +25,10 @@ from podracer_core.training.plan import Statistic
 class Order:
     """The task of a training run: its environment, algorithm and members, and when it ends.
 
-    shared   hyperparameters of all members
+    shared   hyperparameters of all members, also those of `start` that stay
     ranges   the ranges of the searched ones, of scope "member" only
     steps    environment steps of all members together
+    start    the checkpoint that every member begins with; None: fresh weights
     """
 
     source: EnvironmentSource
@@ -42,11 +44,20 @@ class Order:
     device: str
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+    start: Checkpoint | None = None
 
     @property
     def info(self) -> AlgorithmInfo:
         """The algorithm's description."""
         return find_algorithm(self.algorithm)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What members have unless it is searched: by name, the hyperparameters of `start`, else the algorithm's."""
+        stored = {} if self.start is None else dict(self.start.metadata["hyperparameters"])
+        default = self.info.defaults()
+        known = {name: stored[name] for name in default.keys() & stored.keys()}
+        return default | {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:
@@ -89,7 +100,19 @@ def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) 
         raise InvalidInput("; ".join(map(str, told)), violations=told, reason="INVALID_ARGUMENT")
     shared = {name: where.value for name, where in ranges.items() if isinstance(where, Fixed)}
     searched = {name: _fitted(info, name, where) for name, where in ranges.items() if name not in shared}
+    if order.start is not None:
+        _require_same_network(order, shared)
+        shared = {name: value for name, value in order.defaults.items() if name not in searched} | shared
     return replace(order, shared=shared, ranges=searched)
+
+
+def _require_same_network(order: Order, given: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for a hyperparameter that would make a network into which the start's weights do not fit."""
+    for name in order.info.defaults("network").keys() & given.keys():
+        value = tuple(given[name]) if isinstance(given[name], list) else given[name]
+        if value != order.defaults[name]:
+            message = f"{order.defaults[name]!r} of `start` cannot change: leave it out; got {given[name]!r}"
+            raise InvalidInput.of(f"hyperparameters.{name}", message, "OTHER_NETWORK")
 
 
 def _fitted(info: AlgorithmInfo, name: str, where: Range) -> Range:

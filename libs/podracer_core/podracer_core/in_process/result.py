@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import (
-    POLICY_GROUPS,
     Checkpoint,
     load_actor,
     open_checkpoint_folder,
@@ -35,6 +34,7 @@ from podracer_core.storage.folder import DRAFTS, FolderStore
 from podracer_core.storage.manifest import FILE_NAME
 
 _PACKED = ".safetensors"
+_OF_ENVIRONMENTS = ("environment", "replay")  # groups that only the same job can use
 
 
 class Policy:
@@ -228,7 +228,7 @@ def load(
             raise InvalidInput(message, violations=[FieldViolation("path", message)], reason="NO_CHECKPOINT")
         checkpoint = open_packed_policy(path)
     else:
-        checkpoint = open_checkpoint_folder(path, POLICY_GROUPS)
+        checkpoint = open_checkpoint_folder(path, skip=_OF_ENVIRONMENTS)
     source = None
     if environment is not None:
         source = find_source(environment, environment_arguments, max_episode_steps)

@@ -18,12 +18,14 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
+from podracer_core.checkpoint.evaluation import require_spaces
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
+from podracer_core.in_process.beginning import Start, begin_from, find_start
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback
 from podracer_core.in_process.environments import Environment, find_source
@@ -47,7 +49,7 @@ _UNLIMITED_EPISODE_STEPS = 1000
 
 def train(
     environment: Environment,
-    algorithm: str = "ppo",
+    algorithm: str | None = None,
     *,
     members: int = 8,
     target: float | None = None,
@@ -59,6 +61,7 @@ def train(
     search: bool = False,
     environment_arguments: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
+    start: Start = None,
     envs_per_member: int | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -69,7 +72,7 @@ def train(
 
     environment      an id (`podracer environments` lists them, Gymnasium's work too), a class of `gymnasium.Env`, a
                      function that returns a new one at each call, or a class of `VecEnvironment`
-    algorithm        a name of `podracer algorithms`
+    algorithm        a name of `podracer algorithms`; by default that of `start`, else ppo
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
                      interval or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
@@ -77,6 +80,9 @@ def train(
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
+    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member goes on from its weights,
+                     optimizer state and normalization, with its hyperparameters where none are given. Steps and seconds
+                     count anew; `Result.env_steps` counts on. A file `….safetensors` has no critic and no optimizer state
     seed             member m has `seed` + m
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
     callbacks        see `Callback`
@@ -86,9 +92,11 @@ def train(
     worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
     errors.
     """
+    beginning = find_start(start, algorithm)
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps),
-        algorithm, members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device,
+        algorithm or (beginning.metadata["algorithm"] if beginning else "ppo"),
+        members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
     )  # fmt: skip
     order = check_order(order, hyperparameters or {}, search)
     called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
@@ -104,7 +112,7 @@ class _Training:
         self._order, self._callbacks = order, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        horizon = order.info.defaults().get("horizon", 1) if "horizon" not in order.shared else order.shared["horizon"]
+        horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
         envs = order.envs_per_member or usual_envs_per_member(
             order.algorithm, source.spec, self._device, order.members,
             env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
@@ -113,8 +121,12 @@ class _Training:
         held.callback(environment.close)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
-        self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
+        self._values = first_members(order.ranges, order.defaults, order.members, self._random)
         self._algorithm = self._cohort(environment)
+        if order.start is not None:
+            require_spaces(order.start, environment, source.spec.name)
+            begin_from(order.start, self._algorithm)
+        self._base_env_steps = 0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
         seeds = torch.tensor([order.seed + member for member in range(order.members)])
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
         self._backend = InProcessBackend(
@@ -161,7 +173,10 @@ class _Training:
             episodes=order.episodes,
             seed=order.seed,
         )
-        session = TrainingSession(self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps)
+        session = TrainingSession(
+            self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps,
+            base_env_steps=[self._base_env_steps] * order.members,
+        )  # fmt: skip
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
@@ -241,7 +256,7 @@ class _Training:
     def _result(self, judged: Judgement) -> Result:
         order, snapshot = self._order, judged.snapshot
         assert snapshot is not None, "only those are chosen"
-        hyperparameters = order.info.defaults() | dict(order.shared) | self._values_of(snapshot)
+        hyperparameters = order.defaults | dict(order.shared) | self._values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
             "observation_space": self._spaces[0],
@@ -252,7 +267,7 @@ class _Training:
             },
             "agent": f"agent-{judged.member}",
             "seed": order.seed + judged.member,
-            "env_steps": judged.env_steps,
+            "env_steps": self._base_env_steps + judged.env_steps,
             "evaluation": result_to_json(judged.result),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,
