@@ -172,7 +172,7 @@ def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
 def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomness() -> None:
     cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), FAST | {"hidden_sizes": (16,)})
     made = [algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space) for _ in range(2)]
-    former = made[0].member_state(1)
+    former = made[0].member_state(0)
     begin_from(Checkpoint(former, {}, {}), made[1])
     states = [made[1].member_state(member) for member in range(2)]
     for group, name in ((group, name) for group, tensors in former.items() for name in tensors):
