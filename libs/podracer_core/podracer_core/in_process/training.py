@@ -80,9 +80,10 @@ def train(
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
-    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member goes on from its weights,
-                     optimizer state and normalization, with its hyperparameters where none are given. Steps and seconds
-                     count anew; `Result.env_steps` counts on. A file `….safetensors` has no critic and no optimizer state
+    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member goes on from its
+                     weights, optimizer state and normalization, with its hyperparameters unless others are given.
+                     Steps and seconds count anew, `Result.env_steps` counts on. A file `….safetensors` has only
+                     what acting needs: the critic and the optimizer begin anew
     seed             member m has `seed` + m
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
     callbacks        see `Callback`

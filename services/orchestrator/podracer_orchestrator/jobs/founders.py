@@ -5,8 +5,10 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.spaces import Space, form_of
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_orchestrator.jobs.state import LIVE_STATES
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
@@ -47,7 +49,13 @@ def fits(session: Session, job: JobRow, prefix: str) -> bool:
     if owner is None or owner.description is None:
         return False
     trained, own = description_of(owner), description_of(job)
-    return (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    return is_same or _forms(trained) == _forms(own)
+
+
+def _forms(description: environment_pb2.EnvironmentDescription) -> list[Space]:
+    spaces = (description.observation_space, False), (description.action_space, True)
+    return [form_of(space_from_message(space), bounds=bounds) for space, bounds in spaces]
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:

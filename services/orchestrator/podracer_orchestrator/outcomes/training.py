@@ -65,7 +65,7 @@ class InspectWork(Work):
             jobs.fail(session, job, as_problem(error), change.now)
             return
         change.record("ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}")
-        jobs.describe(session, job, result.description)
+        jobs.describe(session, job, result.description, change.now)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:

@@ -164,4 +164,7 @@ def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.P
 
 def _describe(proposal: leaderboard_pb2.Proposal) -> str:
     action = leaderboard_pb2.ProposalAction.Name(proposal.action).removeprefix("PROPOSAL_ACTION_")
+    parents = [parent.agent for parent in proposal.agent.initialization.parents]
+    if action == "FRESH" and parents:  # a founder's copy
+        return f"COPY {last_part(proposal.agent.name)} of {parents[0].partition('/jobs/')[2].replace('/agents/', '/')}"
     return f"{action} {last_part(proposal.agent.name)}"
