@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, get_args
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
 from podracer_core.checkpoint import Checkpoint
+from podracer_core.config.other_libraries import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
 from podracer_core.jobs.checks import MAX_COUNT, Checks
@@ -19,6 +22,8 @@ from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.jobs.search import AlgorithmShare, Search
 from podracer_core.training.plan import Statistic
+
+_COUNTS = (("members", MAX_MEMBERS), ("steps", MAX_COUNT), ("episodes", MAX_EPISODES), ("envs_per_member", MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Order:
 
 def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:
     """`order` with its hyperparameters. Raises InvalidInput with every mistake."""
+    order = replace(order, **{name: _whole(getattr(order, name)) for name, _ in _COUNTS})
     check = Checks()
     if order.target is None and order.steps is None and order.seconds is None:
         check.that(False, "", "training needs an end: give target, steps or seconds")
@@ -70,12 +76,7 @@ def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) 
     kinds = get_args(Statistic)
     check.that(order.statistic in kinds, "statistic", f"expected {' or '.join(kinds)}, got {order.statistic!r}")
     check.positive(order.seconds, math.inf, "seconds")
-    for name, most in (
-        ("members", MAX_MEMBERS),
-        ("steps", MAX_COUNT),
-        ("episodes", MAX_EPISODES),
-        ("envs_per_member", MAX_COUNT),
-    ):
+    for name, most in _COUNTS:
         value = getattr(order, name)
         right = value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most)
         check.that(right, name, f"expected a whole number from 1 to {most:_}, got {value!r}")
@@ -104,6 +105,24 @@ def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) 
         _require_same_network(order, shared)
         shared = {name: value for name, value in order.defaults.items() if name not in searched} | shared
     return replace(order, shared=shared, ranges=searched)
+
+
+def unknown_argument(name: str, parameters: Sequence[str], algorithm: str) -> InvalidInput:
+    """The error for an argument that `train`, with its `parameters`, does not have."""
+    own = find_algorithm(algorithm).defaults()
+    text = counterpart(name, [*parameters, *own]) or advice(name, parameters)
+    named = re.search(r" is `(\w+)` here$", text)
+    if name in own:
+        text = f"it is a hyperparameter: hyperparameters={{{name!r}: …}}"
+    elif named and named[1] in own:
+        text += f", a hyperparameter: hyperparameters={{{named[1]!r}: …}}"
+    return InvalidInput.of(name, f"train has no such argument; {text}")
+
+
+def _whole(value: Any) -> Any:
+    """1e3 and NumPy's numbers as whole numbers; anything else as it is."""
+    is_whole = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
+    return int(value) if is_whole else value
 
 
 def _require_same_network(order: Order, given: Mapping[str, Any]) -> None:

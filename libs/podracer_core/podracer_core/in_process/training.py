@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import threading
@@ -27,9 +28,9 @@ from podracer_core.errors import PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
 from podracer_core.in_process.beginning import Start, begin_from, find_start
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
-from podracer_core.in_process.callbacks import Callback
+from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
-from podracer_core.in_process.order import Order, check_order
+from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
@@ -65,8 +66,9 @@ def train(
     envs_per_member: int | None = None,
     seed: int = 0,
     device: str = "auto",
-    callbacks: Callback | Sequence[Callback] = (),
+    callbacks: Callbacks | None = (),
     progress: bool = True,
+    **unknown: Any,
 ) -> Result:
     """Train `members` agents at once in this process, and return the best policy.
 
@@ -86,13 +88,15 @@ def train(
                      what acting needs: the critic and the optimizer begin anew
     seed             member m has `seed` + m
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
-    callbacks        see `Callback`
+    callbacks        see `Callback`; a function is called with each look
 
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
     result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
     worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
     errors.
     """
+    if unknown:
+        raise unknown_argument(next(iter(unknown)), list(inspect.signature(train).parameters)[:-1], algorithm or "ppo")
     beginning = find_start(start, algorithm)
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps),
@@ -100,9 +104,8 @@ def train(
         members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
     )  # fmt: skip
     order = check_order(order, hyperparameters or {}, search)
-    called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
     with ExitStack() as held:
-        return _Training(order, called, progress, held).run()
+        return _Training(order, as_callbacks(callbacks), progress, held).run()
 
 
 class _Training:
