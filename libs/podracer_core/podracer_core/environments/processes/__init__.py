@@ -4,5 +4,6 @@ preprocess, row_processes            the batch, and its processes
 preprocess_child, rows               the code that runs in a child
 gymnasium_rows, batched_rows         the two kinds of user environments
 exchange, child_process, row_codec   the communication between both sides
+hints                                what to do about common errors of their code
 batched_inspection                   checks that a batched environment follows its interface
 """

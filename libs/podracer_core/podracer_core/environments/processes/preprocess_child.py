@@ -47,6 +47,7 @@ import gymnasium
 
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
+from podracer_core.environments.processes.hints import hint
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
@@ -137,6 +138,8 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
     if own < len(described.stack):
         del described.stack[:own]
     message = f"{doing} raised {type(error).__name__}: {described}"
+    if what_to_do := hint(error):
+        message = f"{message.rstrip('.')}; {what_to_do}"
     return {
         "kind": "user_code",
         "message": message[:_LONGEST_MESSAGE],
@@ -198,7 +201,7 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
         rows: Rows = batched_rows.BatchedRows(loaded, count, kwargs, limit)
         return rows
     if pictures:
-        _check_takes_render_mode(loaded)
+        check_takes_render_mode(loaded)
     made = [_checked(loaded(**drawing, **kwargs), entry_point) for _ in range(count)]
     return GymnasiumRows(made, limit, pictures)
 
@@ -222,7 +225,8 @@ def _is_batched(loaded: Any) -> bool:
     return protocol is not None and isinstance(loaded, type) and issubclass(loaded, protocol.VecEnvironment)
 
 
-def _check_takes_render_mode(loaded: Any) -> None:
+def check_takes_render_mode(loaded: Any) -> None:
+    """Raises InvalidInput for a class or function that cannot be asked for pictures."""
     parameters = inspect.signature(loaded).parameters.values()
     if not any(each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
