@@ -218,8 +218,9 @@ def load(
     """Load a saved `Result` or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
 
     `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function, or in
-    an id with a module such as `minigrid:MiniGrid-Empty-5x5-v0`: a file must not start code. Otherwise the checkpoint
-    names it. No pickle is read. Raises InvalidInput if there is no checkpoint, DataCorrupted if its bytes have changed.
+    an id with a module such as `ale_py:ALE/Breakout-v5` (pip install ale-py): a file must not start code. Otherwise the
+    checkpoint names it. No pickle is read. Raises InvalidInput if there is no checkpoint, DataCorrupted if its bytes
+    have changed.
     """
     path = Path(path)
     if path.suffix == _PACKED:

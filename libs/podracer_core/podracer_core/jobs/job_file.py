@@ -98,8 +98,7 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
         except InvalidInput as error:
             return builder.report(node.find("code"), f"{path}.code", error.message)
         if not code.is_dir() and not (code.is_file() and code.suffix == ".py"):
-            problem = f"expected a folder, or one file such as shop.py; there is none at {code}"
-            return builder.report(node.find("code"), f"{path}.code", problem)
+            return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
         code_path = str(code)
     try:
         spec = EnvironmentSpec(section.id, section.entry_point, code_path, section.kwargs, section.max_episode_steps)
