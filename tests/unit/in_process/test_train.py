@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +88,12 @@ def test_steps_are_of_all_members_together() -> None:
     assert result.stopped_by == "steps"
     assert 1_000 <= result.history[-1].env_steps <= 1_000 + 4 * 4 * 16
     assert result.env_steps <= 1_000 / 4 + 4 * 16
+
+
+def test_whole_floats_and_a_plain_function_are_taken() -> None:
+    told: list[Any] = []
+    lights(steps=1e3, members=np.int64(2), callbacks=told.append)
+    assert [len(look.returns) for look in told] == [2] * len(told) != []
 
 
 def test_seconds_end_it() -> None:
@@ -214,6 +221,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hyperparameters": {"horizon": {"choice": [8, 16]}}}, "hyperparameters.horizon: all members share it"),
     ({"device": "abacus"}, "'abacus' is no device"),
     ({"environment_arguments": {"colour": 1}}, "CartPole-v1 does not take these"),
+    ({"total_timesteps": 100}, "`total_timesteps` of Stable-Baselines3 is `steps` here"),
+    ({"n_steps": 128}, "`horizon` here, a hyperparameter: hyperparameters={'horizon': …}"),
+    ({"gamma": 0.9}, "gamma: train has no such argument; it is a hyperparameter"),
+    ({"membrs": 3}, "did you mean members?"),
+    ({"callbacks": podracer.Callback}, "callbacks: expected a podracer.Callback such as"),
 ]
 
 
