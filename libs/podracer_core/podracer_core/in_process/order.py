@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, get_args
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
@@ -121,8 +120,11 @@ def unknown_argument(name: str, parameters: Sequence[str], algorithm: str) -> In
 
 def _whole(value: Any) -> Any:
     """1e3 and NumPy's numbers as whole numbers; anything else as it is."""
-    is_whole = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
-    return int(value) if is_whole else value
+    try:
+        whole = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return whole if whole == value and not isinstance(value, bool) else value
 
 
 def _require_same_network(order: Order, given: Mapping[str, Any]) -> None:
