@@ -66,7 +66,8 @@ _COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
         "eval_times": "episodes or evaluation.episodes",
     },
     "other libraries": {
-        "resume": "start or warm_start", "init": "start or warm_start", "checkpoint": "start or warm_start",
+        "warm_start": "start", "resume": "start or warm_start", "init": "start or warm_start",
+        "checkpoint": "start or warm_start",
         "start_from": "start or warm_start", "discount": "gamma", "gradient_clip": "max_gradient_norm",
         "n_layers": "hidden_sizes", "epsilon_clip": "clip_range", "linear": _SCHEDULE,
     },
