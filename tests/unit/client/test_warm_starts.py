@@ -14,6 +14,7 @@ import torch
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs.warm_starts import look_up_founders
 from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
@@ -39,23 +40,22 @@ def board(count: int) -> leaderboard_pb2.Leaderboard:
     return found
 
 
-class Jobs:
-    """A client that knows one job, `former`, with a leaderboard of some candidates."""
-
-    def __init__(self, candidates: int) -> None:
-        self._candidates = candidates
-
-    def job(self, name: str) -> Jobs:
-        if name != "former":
-            raise NotFound(f"there is no job {name}; did you mean former?")
-        return self
-
-    def leaderboard(self) -> leaderboard_pb2.Leaderboard:
-        return board(self._candidates)
-
-
 def look_up(spec: JobSpec, candidates: int = 3) -> JobSpec:
-    return look_up_founders(cast("Any", Jobs(candidates)), spec)
+    """On servers with one job, whose file calls it `former`, and a leaderboard of some candidates."""
+    job = job_pb2.Job(name="projects/default/jobs/former-1", leaderboard="projects/default/leaderboards/former-1")
+    job.spec.display_name = "former"
+
+    def find(request: job_service_pb2.GetJobRequest) -> None:
+        raise NotFound(request.name)
+
+    def listed(request: job_service_pb2.ListJobsRequest, **_: object) -> job_service_pb2.ListJobsResponse:
+        named = request.filter.removeprefix("display_name=")
+        return job_service_pb2.ListJobsResponse(jobs=[job] if named in ("", "former") else [])
+
+    service = SimpleNamespace(GetJob=find, ListJobs=listed)
+    return look_up_founders(
+        cast("Any", SimpleNamespace(job_service=service, leaderboard=lambda _: board(candidates))), spec
+    )
 
 
 def test_the_best_candidates_become_founders() -> None:
@@ -114,5 +114,5 @@ def test_a_job_without_a_warm_start_asks_for_no_job() -> None:
 def test_nothing_to_start_from_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"warm_start.job: the job former has no candidate"):
         look_up(SPEC, candidates=0)
-    with pytest.raises(InvalidInput, match=r"warm_start.job: there is no job formr; did you mean former\?"):
+    with pytest.raises(InvalidInput, match=r"warm_start.job: there is no job formr; did you mean former"):
         look_up(replace(SPEC, warm_start=WarmStart("formr")))

@@ -8,12 +8,13 @@ import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_bytes
+from podracer_client.jobs.finding import find_job
 from podracer_client.names import DEFAULT_PROJECT, refused
+from podracer_client.servers.stubs import Servers
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
@@ -22,13 +23,10 @@ from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.layout import REPLAY_FOLDER
 from podracer_core.storage.manifest import read_file, read_manifest
 
-if TYPE_CHECKING:
-    from podracer_client.jobs.client import Client
-
 __all__ = ["look_up_founders"]
 
 
-def look_up_founders(client: Client, spec: JobSpec) -> JobSpec:
+def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:
     """`spec` with the best candidates of the job in its warm start: an id, or the name in a file if only one has it.
 
     Or with the checkpoint of a folder, which is uploaded. Raises InvalidInput if the job does not exist, or has no
@@ -38,11 +36,12 @@ def look_up_founders(client: Client, spec: JobSpec) -> JobSpec:
     if not isinstance(wanted, WarmStart):
         return spec
     if wanted.checkpoint is not None:
-        return replace(spec, warm_start=(_uploaded(client, wanted.checkpoint),))
+        return replace(spec, warm_start=(_uploaded(servers, wanted.checkpoint),))
     try:
-        board = client.job(wanted.job).leaderboard()
+        job = find_job(servers, wanted.job)
     except (NotFound, InvalidInput) as error:
         raise refused("warm_start.job", error.message) from error
+    board = servers.leaderboard(job.leaderboard) if job.leaderboard else leaderboard_service_pb2.Leaderboard()
     if not board.candidates:
         raise refused("warm_start.job", f"the job {wanted.job} has no candidate on its leaderboard")
     founders = tuple(map(_founder, board.candidates[: wanted.candidates]))
@@ -60,7 +59,7 @@ def _founder(candidate: leaderboard_service_pb2.Candidate) -> Founder:
     )
 
 
-def _uploaded(client: Client, folder: Path) -> Founder:
+def _uploaded(servers: Servers, folder: Path) -> Founder:
     """The checkpoint of a folder as one artifact: an archive of its tensors, without environments and transitions."""
     store = FolderStore(folder, create=False)
     manifest = read_manifest(store, "")
@@ -74,7 +73,7 @@ def _uploaded(client: Client, folder: Path) -> Founder:
     digest = hashlib.sha256(packed.getvalue()).hexdigest()
     name = f"{re.sub('[^a-z0-9]+', '-', folder.name.lower())[:40].strip('-')}-{digest[:12]}".lstrip("-")
     header = artifact_service_pb2.UploadHeader(kind=artifact_service_pb2.ARTIFACT_KIND_POLICY, artifact_id=name)
-    stored = upload_bytes(client.artifact_service, header, f"{name}.zip", packed.getvalue())
+    stored = upload_bytes(servers.artifact_service, header, f"{name}.zip", packed.getvalue())
     values = manifest.metadata["hyperparameters"].items()
     hyperparameters = {key: tuple(value) if isinstance(value, list) else value for key, value in values}
     agent = f"{DEFAULT_PROJECT}/artifacts/{name}"
