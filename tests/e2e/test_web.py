@@ -3,7 +3,7 @@
 Needs Debian's `chromium` or Chrome (Playwright's own Chromium plays no MP4); without one the tests are skipped, but not
 where CI is set. axe is a file of the package axe-playwright-python; nothing is fetched.
 PODRACER_SCREENSHOTS names a folder for pictures of every view, light and dark, on a desktop and on a phone;
-docs/images has `curves_light`, `lineage_light` and `leaderboard_phone` of them.
+docs/images has `lineage_light` and `leaderboard_phone` of them.
 """
 
 from __future__ import annotations

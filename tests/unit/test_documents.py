@@ -5,11 +5,13 @@ The commands of the documents are run by tests/e2e/test_documentation.py.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
 import shlex
 import shutil
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,9 +22,15 @@ from typer.main import get_command
 import podracer
 from podracer_client.command.application import application
 from podracer_core.catalogue.algorithms import known_algorithms
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments.packages import install_advice, package_advice
+from podracer_core.config import other_libraries
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.experiment import load_experiment, parse_experiment
+from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod
+from podracer_core.jobs.search import Search
+from podracer_core.jobs.spec import JobSpec
 from support.documents import DOCUMENTS, TUTORIALS, blocks, text_of
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE
 from support.processes import EXAMPLES, ROOT
@@ -107,7 +115,7 @@ def test_the_site_names_every_page() -> None:
 def test_a_tutorial_is_stored_with_its_outputs(tutorial: Path) -> None:
     """In one run from top to bottom (`make notebooks`), without what another machine or hour would change."""
     cells = json.loads(tutorial.read_text())["cells"]
-    assert f"/blob/main/{tutorial.relative_to(ROOT)})" in "".join(cells[0]["source"]), "the button for Colab"
+    assert f"/blob/main/{tutorial.relative_to(ROOT)})" in "".join(cells[0]["source"]), "where it stands"
     programs = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in programs] == list(range(1, len(programs) + 1))
     pictures = [cell for cell in programs if any("image/png" in each.get("data", {}) for each in cell["outputs"])]
@@ -139,7 +147,7 @@ def test_commands_have_the_options_that_a_document_shows(document: Path) -> None
 
 
 def test_what_other_libraries_names_become_is_there() -> None:
-    """Every name in the right columns of docs/coming-from.md."""
+    """Every name in the right columns of docs/coming-from.md, and in the messages."""
     evolution, pod = ({each.name for each in fields(kind)} for kind in (Evolution, Pod))
     known = {each.name for info in known_algorithms().values() for each in info.hyperparameters}
     known |= set(inspect.signature(podracer.train).parameters) | set(known_algorithms())
@@ -150,6 +158,66 @@ def test_what_other_libraries_names_become_is_there() -> None:
     named = [name for row in rows for name in re.findall(r"`([a-z][\w.]*)[^`]*`", row, re.IGNORECASE)]
     assert len(named) > 80
     assert set(named) - known == set()
+    sections = {"objective": Objective, "environment": EnvironmentSpec, "evaluation": EvaluationPlan, "search": Search}
+    known |= {f"{section}.{each.name}" for section, kind in sections.items() for each in fields(kind)}
+    known |= {each.name for each in fields(JobSpec)} | {
+        "log_uniform",
+        "integer_uniform",
+        "integer_log_uniform",
+        "choice",
+    }
+    told = {
+        here
+        for names in other_libraries._COUNTERPARTS.values()
+        for text in names.values()
+        for here in text.split(" or ")
+    }
+    assert told - known == set()
+
+
+ID = re.compile(r"(?<![\w/.:-])(?:([\w.]+):)?((?:[\w-]+/)?[A-Z][\w-]*-v\d+)\b(?!\.)")
+
+
+def test_every_environment_that_is_named_is_there_or_says_what_to_install() -> None:
+    """In documents and docstrings; the module that knows packages shows ids before and after its advice."""
+    sources = [path for folder in ("libs", "services") for path in (ROOT / folder).rglob("*.py")]
+    texts = [text_of(path) for path in [*DOCUMENTS, *TUTORIALS]]
+    texts += [
+        doc
+        for path in sources
+        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py", "packages.py"))
+        for doc in docstrings(path)
+    ]
+    named = {
+        (package or "", name, install_advice(package) in text or not package)
+        for text in texts
+        for package, name in ID.findall(text)
+    }
+    assert len(named) > 20
+    examples = "".join(path.read_text() for path in EXAMPLES.rglob("pyproject.toml"))
+    for package, name, says_so in sorted(named):
+        if package:
+            assert says_so and package_advice(name), f"{package}:{name}"
+        elif name not in examples:
+            find_environment(name)
+
+
+def docstrings(path: Path) -> list[str]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    return [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *TUTORIALS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_installed_stands_in_the_checkout(document: Path) -> None:
+    """There is no release: an index has none of our packages, and the name `podracer` is another project's."""
+    text = document.read_text()
+    for installed in re.findall(r"(?:pip install|uvx)((?:[ \\]+[^\s`\"#\\]+)+)", text):
+        for word in re.findall(r"[^ ']*podracer[^ ']*", installed):
+            folder, extras = re.fullmatch(r"([^\[]*)(?:\[(.*)\])?[.,:]?", word).groups()
+            if folder == "podracer" and document.name == "faq.md":
+                continue
+            project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+            assert set((extras or "").split(",")) - {""} <= set(project["optional-dependencies"]), word
 
 
 @pytest.mark.parametrize("page", EXTENSION_PAGES)

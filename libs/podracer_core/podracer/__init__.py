@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
         if error.name not in ("gymnasium", "numpy", "safetensors", "torch"):
             raise
         message = f"podracer.{name} needs {error.name}: pip install 'podracer-core[torch]'"
-        raise ImportError(message, name=error.name) from error
+        raise ImportError(message, name=error.name) from None
 
 
 def __dir__() -> list[str]:

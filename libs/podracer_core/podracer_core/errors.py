@@ -131,6 +131,9 @@ class DataCorrupted(PodracerError):
     reason = "DATA_CORRUPTED"
 
 
+_NOTED_LINES = 30
+
+
 class UserCodeFailed(PodracerError):
     """The user's own code raised; `user_traceback` is the traceback it printed."""
 
@@ -141,5 +144,5 @@ class UserCodeFailed(PodracerError):
     ) -> None:
         super().__init__(message, reason=reason, **metadata)
         self.user_traceback = user_traceback
-        if user_traceback:
-            self.add_note(user_traceback)
+        if user_traceback:  # for those who see this error only as Python prints it
+            self.add_note("\n".join(user_traceback.rstrip().splitlines()[-_NOTED_LINES:]))

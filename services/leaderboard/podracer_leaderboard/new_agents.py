@@ -16,7 +16,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
-from podracer_core.rpc.resource_names import last_part
+from podracer_core.rpc.resource_names import last_part, parse_any
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.agents import ALIVE, Action, NewAgent, Start, State
 from podracer_leaderboard.competition import Competition
@@ -36,7 +36,7 @@ def check_founders(founders: Sequence[evolution_pb2.Founder], competition: Compe
     violations = []
     for place, founder in enumerate(founders):
         try:
-            messages.check_agent(founder.agent)
+            parse_any(("agent", "artifact"), founder.agent, "agent")
             if founder.algorithm not in competition.space.shares:
                 searched = ", ".join(competition.space.shares)
                 raise InvalidInput(f"{founder.agent} is an agent of {founder.algorithm}; searched are {searched}")

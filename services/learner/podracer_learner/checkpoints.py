@@ -17,7 +17,7 @@ from podracer_core.buffers.replay_parts import from_parts, to_parts
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import Space, to_json
-from podracer_core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from podracer_core.checkpoint import Checkpoint, load_checkpoint, load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_to_json
@@ -152,6 +152,8 @@ def read_references(
     Raises DataCorrupted for one that differs from what was committed."""
 
     def read(reference: agent_pb2.CheckpointReference, whole: bool) -> Checkpoint:
+        if not reference.prefix.endswith("/"):  # a user's, uploaded
+            return load_packed_checkpoint(store, reference.prefix, reference.manifest_sha256, reference.size_bytes)
         skip = () if whole else (REPLAY_FOLDER.rstrip("/"),)
         return load_checkpoint(store, reference.prefix, reference.manifest_sha256, groups, skip)
 

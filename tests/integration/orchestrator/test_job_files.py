@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.common.v1 import environment_pb2, evolution_pb2, tensor_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
@@ -101,6 +101,21 @@ async def test_what_was_not_uploaded_so_is_refused_by_its_field(
         await site.client.jobs.CreateJob(job_service_pb2.CreateJobRequest(spec=spec, validate_only=validate_only))
     assert field in [violation.field for violation in refused.value.violations]
     assert not (await site.client.jobs.ListJobs(job_service_pb2.ListJobsRequest())).jobs
+
+
+async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
+    stored = await upload(site, b"PK checkpoint", artifact_pb2.ARTIFACT_KIND_POLICY)
+    founder = evolution_pb2.Founder(agent=stored.name, algorithm="ppo")
+    founder.checkpoint.prefix, founder.checkpoint.manifest_sha256 = stored.uri, "0" * 64
+    with pytest.raises(InvalidInput, match="no POLICY artifact of projects/default has this key"):
+        await site.create(founders=[founder])
+    founder.checkpoint.manifest_sha256 = stored.sha256
+    job = await site.create(founders=[founder])
+    assert job.spec.founders[0].checkpoint.size_bytes == stored.size_bytes, "which a learner reads"
+    with pytest.raises(PreconditionFailed, match="is needed by"):
+        await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=stored.name))
+    (told,) = site.board.boards[job.leaderboard].founders
+    assert told.checkpoint.prefix == stored.uri
 
 
 async def test_files_of_another_project_are_not_ones_own(site: Any, parts: dict[str, Any], make_spec: Any) -> None:

@@ -16,6 +16,7 @@ from podracer_core.catalogue.spaces import (
     Space,
     TupleSpace,
     describe,
+    form_of,
     from_json,
     to_json,
 )
@@ -61,3 +62,14 @@ def test_box() -> None:
 def test_descriptions() -> None:
     assert [describe(space) for space in SPACES[3:6]] == ["Discrete(4)", "Discrete(4)", "MultiDiscrete([3, 2])"]
     assert describe(SPACES[-1]) == "Dict(z: Box(3,), a: Tuple(Discrete(2), Discrete(3)))"
+
+
+def test_what_decides_whether_a_network_fits() -> None:
+    """Bounds of observations do not, and those of actions may be rounded, as in a catalogue and in float32."""
+    exact, rounded = BoxSpace(-4.8, 4.8, (2,)), BoxSpace((-4.800000190734863,) * 2, (4.800000190734863,) * 2, (2,))
+    assert (
+        form_of(exact, bounds=True) == form_of(rounded, bounds=True) != form_of(BoxSpace(-4.8, 4.9, (2,)), bounds=True)
+    )
+    unbounded = DictSpace((("seen", BoxSpace(-math.inf, math.inf, (2,), "float64")),))
+    assert form_of(unbounded, bounds=False) == form_of(DictSpace((("seen", exact),)), bounds=False)
+    assert form_of(exact, bounds=False) != form_of(BoxSpace(0.0, 255.0, (2,), "uint8"), bounds=False)

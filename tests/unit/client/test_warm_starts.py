@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs.warm_starts import look_up_founders
+from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.jobs.job_file import parse_job
+from podracer_core.jobs.job_file import load_job_file, parse_job
+from podracer_core.jobs.spec import JobSpec
+from podracer_core.jobs.warm_start import WarmStart
+from podracer_core.storage.folder import FolderStore
 
 SPEC = parse_job(
     "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {job: former, candidates: 2}"
@@ -28,30 +40,79 @@ def board(count: int) -> leaderboard_pb2.Leaderboard:
     return found
 
 
+def look_up(spec: JobSpec, candidates: int = 3) -> JobSpec:
+    """On servers with one job, whose file calls it `former`, and a leaderboard of some candidates."""
+    job = job_pb2.Job(name="projects/default/jobs/former-1", leaderboard="projects/default/leaderboards/former-1")
+    job.spec.display_name = "former"
+
+    def find(request: job_service_pb2.GetJobRequest) -> None:
+        raise NotFound(request.name)
+
+    def listed(request: job_service_pb2.ListJobsRequest, **_: object) -> job_service_pb2.ListJobsResponse:
+        named = request.filter.removeprefix("display_name=")
+        return job_service_pb2.ListJobsResponse(jobs=[job] if named in ("", "former") else [])
+
+    service = SimpleNamespace(GetJob=find, ListJobs=listed)
+    return look_up_founders(
+        cast("Any", SimpleNamespace(job_service=service, leaderboard=lambda _: board(candidates))), spec
+    )
+
+
 def test_the_best_candidates_become_founders() -> None:
-    asked: list[str] = []
-
-    def read(name: str) -> leaderboard_pb2.Leaderboard:
-        asked.append(name)
-        return board(3)
-
-    message = look_up_founders(read, SPEC).to_message()
-    assert asked == ["projects/default/leaderboards/former"]
+    message = look_up(SPEC).to_message()
     assert [founder.agent[-2:] for founder in message.founders] == ["a1", "a2"]
     assert message.founders[0].checkpoint.prefix == "projects/default/jobs/u/agents/a1/checkpoints/1-1/"
     assert message.founders[0].hyperparameters["gamma"].number == 0.9
 
 
-def test_a_job_without_a_warm_start_asks_no_leaderboard() -> None:
+class Store:
+    """An artifact service that has nothing, and keeps what it is sent."""
+
+    def GetArtifact(self, request: artifact_pb2.GetArtifactRequest) -> None:  # noqa: N802 - gRPC names it
+        raise NotFound(request.name)
+
+    def Upload(self, requests: Iterable[artifact_pb2.UploadRequest], timeout: float) -> Any:  # noqa: N802
+        first, *rest = requests
+        self.header, self.data = first.header, b"".join(each.data for each in rest)
+        return artifact_pb2.UploadResponse(artifact=artifact_pb2.Artifact(uri="projects/default/artifacts/x/content"))
+
+
+def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
+    """Without its environments and transitions; a learner reads it back."""
+    folder, tensor = tmp_path / "Best one", {"w": torch.arange(3.0)}
+    groups = {"actor": tensor, "optimizer": tensor, "environment": tensor, "replay/tail": tensor}
+    metadata = {"algorithm": "ppo", "hyperparameters": {"hidden_sizes": [16], "gamma": 0.9}}
+    save_checkpoint(FolderStore(folder), "", groups, metadata)
+    (tmp_path / "job.yaml").write_text(
+        "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {checkpoint: ./Best one}"
+    )
+    store = Store()
+    (founder,) = (
+        look_up_founders(cast("Any", SimpleNamespace(artifact_service=store)), load_job_file(tmp_path / "job.yaml"))
+        .to_message()
+        .founders
+    )
+    assert re.fullmatch(r"projects/default/artifacts/best-one-[0-9a-f]{12}", founder.agent)
+    assert (founder.algorithm, founder.hyperparameters["gamma"].number) == ("ppo", 0.9)
+    objects = FolderStore(tmp_path / "objects")
+    objects.put(founder.checkpoint.prefix, store.data)
+    sha256, size = founder.checkpoint.manifest_sha256, len(store.data)
+    loaded = load_packed_checkpoint(objects, founder.checkpoint.prefix, sha256, size).groups
+    assert sorted(loaded) == ["actor", "optimizer"]
+    assert torch.equal(loaded["actor"]["w"], tensor["w"])
+    with pytest.raises(InvalidInput, match=r"warm_start.checkpoint: expected a saved result .* none at .*/none"):
+        parse_job("name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: {checkpoint: none}")
+    with pytest.raises(InvalidInput, match="expected either a job, by its name, or a checkpoint"):
+        parse_job("name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1}\nwarm_start: {candidates: 2}")
+
+
+def test_a_job_without_a_warm_start_asks_for_no_job() -> None:
     plain = replace(SPEC, warm_start=())
-    assert look_up_founders(lambda name: pytest.fail(f"{name} was asked for"), plain) is plain
+    assert look_up_founders(cast("Any", None), plain) is plain
 
 
 def test_nothing_to_start_from_is_refused() -> None:
-    def gone(name: str) -> leaderboard_pb2.Leaderboard:
-        raise NotFound(f"there is no leaderboard {name}")
-
     with pytest.raises(InvalidInput, match=r"warm_start.job: the job former has no candidate"):
-        look_up_founders(lambda name: board(0), SPEC)
-    with pytest.raises(InvalidInput, match=r"warm_start.job: there is no leaderboard of a job former"):
-        look_up_founders(gone, SPEC)
+        look_up(SPEC, candidates=0)
+    with pytest.raises(InvalidInput, match=r"warm_start.job: there is no job formr; did you mean former"):
+        look_up(replace(SPEC, warm_start=WarmStart("formr")))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -16,8 +18,10 @@ import podracer
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.ranges import Interval
+from podracer_core.checkpoint import Checkpoint
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
+from podracer_core.in_process.beginning import begin_from
 from podracer_core.in_process.breeding import replace_worst
 from tests.unit.in_process.tiny import FAST, Lights
 
@@ -86,6 +90,12 @@ def test_steps_are_of_all_members_together() -> None:
     assert result.env_steps <= 1_000 / 4 + 4 * 16
 
 
+def test_whole_floats_and_a_plain_function_are_taken() -> None:
+    told: list[Any] = []
+    lights(steps=1e3, members=np.int64(2), callbacks=told.append)
+    assert [len(look.returns) for look in told] == [2] * len(told) != []
+
+
 def test_seconds_end_it() -> None:
     assert lights(seconds=0.5).stopped_by == "seconds"
 
@@ -141,6 +151,43 @@ def test_search_takes_the_ranges_of_the_algorithm() -> None:
     assert notes.told[0].shared == {"horizon": 16}
 
 
+@pytest.mark.parametrize("form", ["result", "folder", "file"])
+def test_training_goes_on_from_a_result(form: str, tmp_path: Path) -> None:
+    """With other members, hyperparameters and arguments of the environment."""
+    first = lights(target=7.5, seconds=60)
+    start: Any = first if form == "result" else first.save(tmp_path / ("first.safetensors" if form == "file" else form))
+    still = {"learning_rate": 1e-7}
+    result = train(
+        Lights, start=start, members=2, envs_per_member=2, steps=256, episodes=8, hyperparameters=still,
+        environment_arguments={"reward": 2.0},
+    )  # fmt: skip
+    assert result.history[0].returns == pytest.approx([16.0, 16.0], abs=4.0), "both know it already"
+    assert result.env_steps == first.env_steps + 128, "steps of one member, counted on"
+    assert result.hyperparameters["hidden_sizes"] == [16]
+    assert result.hyperparameters["learning_rate"] == 1e-7
+    for wrong, message in (
+        ({"environment": "Pendulum-v1"}, "made for observations in"),
+        ({"algorithm": "a2c"}, "start: it was trained by ppo, not by a2c"),
+        ({"hyperparameters": {"hidden_sizes": [8]}}, "hidden_sizes: .* cannot change"),
+        ({"start": tmp_path / "none"}, "no checkpoint at"),
+        ({"start": 3}, "start: expected a Result, or the path"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            train(**{"environment": Lights, "start": start, "steps": 256} | wrong)
+
+
+def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomness() -> None:
+    cohort = CohortConfig("ppo", (MemberConfig("a", 1), MemberConfig("b", 2)), FAST | {"hidden_sizes": (16,)})
+    made = [algorithm_class("ppo")(cohort, Lights.observation_space, Lights.action_space) for _ in range(2)]
+    former = made[0].member_state(0)
+    begin_from(Checkpoint(former, {}, {}), made[1])
+    states = [made[1].member_state(member) for member in range(2)]
+    for group, name in ((group, name) for group, tensors in former.items() for name in tensors):
+        is_same = [torch.equal(state[group][name], former[group][name]) for state in states]
+        assert is_same[0] and (is_same[1] or group == "random"), (group, name)
+    assert not torch.equal(states[1]["random"]["seed"], states[0]["random"]["seed"])
+
+
 def test_the_same_seed_trains_the_same_members() -> None:
     first, again = (lights(steps=512, seed=3).checkpoint.groups["random"]["seed"] for _ in range(2))
     assert torch.equal(first, again)
@@ -174,6 +221,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hyperparameters": {"horizon": {"choice": [8, 16]}}}, "hyperparameters.horizon: all members share it"),
     ({"device": "abacus"}, "'abacus' is no device"),
     ({"environment_arguments": {"colour": 1}}, "CartPole-v1 does not take these"),
+    ({"total_timesteps": 100}, "`total_timesteps` of Stable-Baselines3 is `steps` here"),
+    ({"n_steps": 128}, "`horizon` here, a hyperparameter: hyperparameters={'horizon': …}"),
+    ({"gamma": 0.9}, "gamma: train has no such argument; it is a hyperparameter"),
+    ({"membrs": 3}, "did you mean members?"),
+    ({"callbacks": podracer.Callback}, "callbacks: expected a podracer.Callback such as"),
 ]
 
 

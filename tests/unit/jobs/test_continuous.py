@@ -50,7 +50,7 @@ def test_founders_go_there_and_back() -> None:
     assert JobSpec.from_message(spec.to_message()).warm_start == (founder,)
     asked = parse_job(PLAIN + "warm_start: former")
     assert asked.warm_start == WarmStart("former", 1)
-    with pytest.raises(InvalidInput, match="former have to be looked up first"):
+    with pytest.raises(InvalidInput, match="former has to be looked up first"):
         asked.to_message()
 
 
@@ -76,7 +76,7 @@ def test_training_once_more_goes_there_and_back() -> None:
         (TRADER + "data: {table: {data_set: CHINA}}", "data.table: 'CHINA' is no data set's name"),
         (TRADER + "data: {table: {dataset: china}}", "data.table.dataset: unknown key; did you mean data_set?"),
         (PLAIN + "warm_start: {job: a, candidates: 0}", "warm_start.candidates: expected 1 to 64, got 0"),
-        (PLAIN + "warm_start: {candidates: 2}", "warm_start.job: is missing"),
+        (PLAIN + "warm_start: {candidates: 2}", "expected either a job, by its name, or a checkpoint"),
         (PLAIN + "retrain: {kwargs: {gravity: 1}}", "retrain.kwargs.gravity: unknown argument"),
         (NAMED + "continuous: {}\nretrain: {kwargs: {split: all}}", "continuous.contest: is required with retrain"),
         (PLAIN + "retrain: {env_steps: 0}", "retrain.env_steps: expected more than 0, got 0"),

@@ -18,7 +18,7 @@ from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
 
-__all__ = ["upload_file", "upload_files"]
+__all__ = ["upload_bytes", "upload_file", "upload_files"]
 
 _CODE_NAME = "code.zip"
 _LEAST_TIMEOUT_S = 60.0
@@ -53,11 +53,15 @@ def upload_file(store: Store, header: Header, path: Path) -> artifact_service_pb
 
 
 def _upload_code(store: Store, folder: Path, entry_point: str) -> StoredFile:
-    packed = pack_code(folder, entry_point)
-    kind = artifact_service_pb2.ARTIFACT_KIND_CODE
-    header = Header(kind=kind, sha256=hashlib.sha256(packed).hexdigest(), size_bytes=len(packed))
+    header = Header(kind=artifact_service_pb2.ARTIFACT_KIND_CODE)
+    return upload_bytes(store, header, _CODE_NAME, pack_code(folder, entry_point))
+
+
+def upload_bytes(store: Store, header: Header, name: str, packed: bytes) -> StoredFile:
+    """Store `packed` unless the store has it; `name` is its local name."""
+    header.sha256, header.size_bytes = hashlib.sha256(packed).hexdigest(), len(packed)
     pieces = (packed[start : start + CHUNK_BYTES] for start in range(0, len(packed), CHUNK_BYTES))
-    return _upload(store, header, _CODE_NAME, pieces)
+    return _upload(store, header, name, pieces)
 
 
 def _upload_data_set(store: Store, name: str, path: Path) -> StoredFile:
@@ -80,7 +84,9 @@ def _refused(name: str, problem: str) -> InvalidInput:
 def _upload(store: Store, header: Header, name: str, pieces: Iterator[bytes]) -> StoredFile:
     """Store the file unless the store has it; `name` is its local name."""
     header.parent = DEFAULT_PROJECT
-    request = artifact_service_pb2.GetArtifactRequest(name=f"{DEFAULT_PROJECT}/artifacts/{header.sha256}")
+    request = artifact_service_pb2.GetArtifactRequest(
+        name=f"{DEFAULT_PROJECT}/artifacts/{header.artifact_id or header.sha256}"
+    )
     try:
         artifact = store.GetArtifact(request).artifact
     except NotFound:

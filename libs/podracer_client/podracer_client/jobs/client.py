@@ -69,7 +69,7 @@ class Client(Servers):
         from podracer_core.jobs.job_file import load_job_file
 
         spec = self.upload_files(load_job_file(Path(job)) if isinstance(job, str | Path) else job)
-        spec = look_up_founders(self.leaderboard, spec)
+        spec = look_up_founders(self, spec)
         request = job_service_pb2.CreateJobRequest(
             job_id=job_id, spec=spec.to_message(), request_id=request_id or secrets.token_hex(16)
         )

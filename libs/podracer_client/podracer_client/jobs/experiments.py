@@ -38,7 +38,7 @@ def check_jobs(client: Client, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
             stored[files] = uploaded.environment.code, uploaded.data
         code, data = stored[files]
         spec = replace(spec, environment=replace(environment, code_path="", code=code), data=data)
-        ready.append(look_up_founders(client.leaderboard, spec))
+        ready.append(look_up_founders(client, spec))
     for spec in ready:
         try:
             request = job_service_pb2.CreateJobRequest(spec=spec.to_message(), validate_only=True)

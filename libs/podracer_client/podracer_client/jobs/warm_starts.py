@@ -1,32 +1,47 @@
-"""The candidates of another job's leaderboard that a new job starts from."""
+"""What a new job starts from: the candidates of another job's leaderboard, or a checkpoint in a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import io
+import re
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer_client.names import leaderboard_name, refused
+from podracer.orchestrator.v1 import artifact_service_pb2
+from podracer_client.artifacts.uploads import upload_bytes
+from podracer_client.jobs.finding import find_job
+from podracer_client.names import DEFAULT_PROJECT, refused
+from podracer_client.servers.stubs import Servers
 from podracer_core.catalogue.messages import hyperparameters_from_message
-from podracer_core.errors import NotFound
+from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.spec import JobSpec
 from podracer_core.jobs.warm_start import Founder, WarmStart
+from podracer_core.storage.folder import FolderStore
+from podracer_core.storage.layout import REPLAY_FOLDER
+from podracer_core.storage.manifest import read_file, read_manifest
 
 __all__ = ["look_up_founders"]
 
 
-def look_up_founders(read: Callable[[str], leaderboard_service_pb2.Leaderboard], spec: JobSpec) -> JobSpec:
-    """`spec` with the best candidates of the job named in its warm start; `read` returns a leaderboard by its name.
+def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:
+    """`spec` with the best candidates of the job in its warm start: an id, or the name in a file if only one has it.
 
-    Raises InvalidInput if the job does not exist, or has no candidate.
+    Or with the checkpoint of a folder, which is uploaded. Raises InvalidInput if the job does not exist, or has no
+    candidate, and DataCorrupted if the folder's bytes have changed.
     """
     wanted = spec.warm_start
     if not isinstance(wanted, WarmStart):
         return spec
+    if wanted.checkpoint is not None:
+        return replace(spec, warm_start=(_uploaded(servers, wanted.checkpoint),))
     try:
-        board = read(leaderboard_name(wanted.job))
-    except NotFound as error:
-        raise refused("warm_start.job", f"there is no leaderboard of a job {wanted.job}") from error
+        job = find_job(servers, wanted.job)
+    except (NotFound, InvalidInput) as error:
+        raise refused("warm_start.job", error.message) from error
+    board = servers.leaderboard(job.leaderboard) if job.leaderboard else leaderboard_service_pb2.Leaderboard()
     if not board.candidates:
         raise refused("warm_start.job", f"the job {wanted.job} has no candidate on its leaderboard")
     founders = tuple(map(_founder, board.candidates[: wanted.candidates]))
@@ -42,3 +57,24 @@ def _founder(candidate: leaderboard_service_pb2.Candidate) -> Founder:
         agent.spec.algorithm,
         hyperparameters_from_message(agent.spec.hyperparameters),
     )
+
+
+def _uploaded(servers: Servers, folder: Path) -> Founder:
+    """The checkpoint of a folder as one artifact: an archive of its tensors, without environments and transitions."""
+    store = FolderStore(folder, create=False)
+    manifest = read_manifest(store, "")
+    if "algorithm" not in manifest.metadata:
+        raise refused("warm_start.checkpoint", f"{folder} is not the checkpoint of one agent")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for file in manifest.files:
+            if not file.path.startswith(("environment.", REPLAY_FOLDER)):
+                archive.writestr(zipfile.ZipInfo(file.path), read_file(store, "", file))
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    name = f"{re.sub('[^a-z0-9]+', '-', folder.name.lower())[:40].strip('-')}-{digest[:12]}".lstrip("-")
+    header = artifact_service_pb2.UploadHeader(kind=artifact_service_pb2.ARTIFACT_KIND_POLICY, artifact_id=name)
+    stored = upload_bytes(servers.artifact_service, header, f"{name}.zip", packed.getvalue())
+    values = manifest.metadata["hyperparameters"].items()
+    hyperparameters = {key: tuple(value) if isinstance(value, list) else value for key, value in values}
+    agent = f"{DEFAULT_PROJECT}/artifacts/{name}"
+    return Founder(agent, stored.key, stored.sha256, manifest.metadata["algorithm"], hyperparameters)

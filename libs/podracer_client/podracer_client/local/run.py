@@ -152,7 +152,7 @@ class _Run(Foreground[JobUpdate | _Started]):
 
 def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]) -> Job:
     """The folder's unfinished job of the same spec, else a new one; other unfinished jobs are suspended."""
-    stored = look_up_founders(client.leaderboard, client.upload_files(spec))
+    stored = look_up_founders(client, client.upload_files(spec))
     wanted = JobSpec.from_message(stored.to_message())  # what a server makes of it, defaults written out
     mine: Job | None = None
     for job in client.jobs(UNFINISHED):

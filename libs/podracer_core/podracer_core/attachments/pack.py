@@ -38,7 +38,7 @@ class CodeFile:
 
 
 def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
-    """The files of a code folder by their path in the archive, in order.
+    """The files of a code folder, or the one file of a module, by their path in the archive, in order.
 
     A folder with an `__init__.py` is a package itself, and stands in the archive by its name; any other holds packages.
     Hidden files, `__pycache__`, compiled Python and a state folder of Podracer are left out. Raises InvalidInput
@@ -49,7 +49,7 @@ def code_files(folder: Path, entry_point: str) -> list[CodeFile]:
         root = folder.resolve(strict=True)
         prefix = f"{root.name}/" if (root / "__init__.py").is_file() else ""
         found: list[CodeFile] = []
-        for file in _walk(root, prefix):
+        for file in [_file(root.name, root, root, root.stat())] if root.is_file() else _walk(root, prefix):
             found.append(file)
             if len(found) > MAX_FILES:
                 raise refuse_code(f"{folder} has more than {MAX_FILES:_} files, which is the limit; {_largest(found)}")

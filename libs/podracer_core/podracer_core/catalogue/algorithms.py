@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
 from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
+from podracer_core.config.other_libraries import advice
 from podracer_core.errors import InvalidInput
 
 ENTRY_POINT_GROUP = "podracer.algorithms"
@@ -112,8 +112,7 @@ class AlgorithmInfo:
             if candidate.name == name:
                 return candidate
         names = [candidate.name for candidate in self.hyperparameters]
-        nearest = difflib.get_close_matches(name, names, n=2, cutoff=0.5) or names
-        message = f"{self.name} has no hyperparameter {name!r}; did you mean {' or '.join(nearest)}?"
+        message = f"{self.name} has no hyperparameter {name!r}; {advice(name, names)}"
         raise InvalidInput(message, field=name, hyperparameter=name)
 
     def defaults(self, *scopes: Scope) -> dict[str, Any]:
@@ -155,8 +154,7 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     problem = next((found.problem for found in _installed() if found.name == name), "")
     if problem:
         raise _refused(problem, "BROKEN_ALGORITHM", name)
-    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known)
-    raise _refused(f"unknown algorithm {name!r}; did you mean {' or '.join(nearest)}?", "UNKNOWN_ALGORITHM", name)
+    raise _refused(f"unknown algorithm {name!r}; {advice(name, known, most=3)}", "UNKNOWN_ALGORITHM", name)
 
 
 def automatic_algorithms(space: Space | None) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from podracer_core.catalogue.ranges import HyperparameterValue, Interval, Range
+from podracer_core.config.other_libraries import schedule_advice
 from podracer_core.errors import FieldViolation, InvalidInput
 
 Kind = Literal["float", "int", "bool", "sizes", "choice"]
@@ -60,9 +61,9 @@ class Hyperparameter:
         """Raises InvalidInput unless `value` has the right type and is in the range."""
         problem = self._problem(value)
         if problem:
-            message = f"{self.name} {problem}, not {value!r}"
-            violation = FieldViolation(self.name, f"{problem}, not {value!r}")
-            raise InvalidInput(message, violations=[violation], hyperparameter=self.name)
+            problem = f"{problem}, not {value!r}{schedule_advice(value)}"
+            violation = FieldViolation(self.name, problem)
+            raise InvalidInput(f"{self.name} {problem}", violations=[violation], hyperparameter=self.name)
 
     def _problem(self, value: object) -> str:
         match self.kind:

@@ -97,6 +97,28 @@ def describe(space: Space) -> str:
             return f"Tuple({', '.join(describe(inner) for inner in inner_spaces)})"
 
 
+def form_of(space: Space, *, bounds: bool) -> Space:
+    """What of a space decides whether a network fits it: equal forms can have the same weights.
+
+    `bounds`: keep them, as of actions, to which outputs are scaled; six digits, as float32 has.
+    """
+    match space:
+        case BoxSpace(low, high, shape, dtype):
+            kept_low, kept_high = (_six_digits(bound, space.size) if bounds else 0.0 for bound in (low, high))
+            return BoxSpace(kept_low, kept_high, shape, dtype if dtype == "uint8" else "float32")
+        case DictSpace(named):
+            return DictSpace(tuple((name, form_of(inner, bounds=bounds)) for name, inner in named))
+        case TupleSpace(inner_spaces):
+            return TupleSpace(tuple(form_of(inner, bounds=bounds) for inner in inner_spaces))
+        case _:
+            return space
+
+
+def _six_digits(bound: Bound, count: int) -> tuple[float, ...]:
+    every = bound if isinstance(bound, tuple) else (bound,) * count
+    return tuple(float(f"{number:.6g}") for number in every)
+
+
 def to_json(space: Space) -> dict[str, Any]:
     """A space as JSON values; infinite bounds become the strings "inf" and "-inf", which strict JSON can carry."""
     match space:

@@ -11,7 +11,13 @@ export        a policy for use without Podracer: export_policy, export_ensemble;
 from podracer_core.checkpoint.ensemble import load_ensemble, load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import evaluate_checkpoints, played_observations
 from podracer_core.checkpoint.export import export_ensemble, export_policy
-from podracer_core.checkpoint.objects import Checkpoint, load_checkpoint, open_checkpoint_folder, save_checkpoint
+from podracer_core.checkpoint.objects import (
+    Checkpoint,
+    load_checkpoint,
+    load_packed_checkpoint,
+    open_checkpoint_folder,
+    save_checkpoint,
+)
 from podracer_core.checkpoint.policy import POLICY_GROUPS, load_actor, load_policy, open_packed_policy, pack_policy
 from podracer_core.storage.layout import CheckpointRef
 
@@ -26,6 +32,7 @@ __all__ = [
     "load_checkpoint",
     "load_ensemble",
     "load_ensemble_policy",
+    "load_packed_checkpoint",
     "load_policy",
     "open_checkpoint_folder",
     "open_packed_policy",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
 import re
+import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +132,7 @@ def load_checkpoint(
     return Checkpoint(loaded, manifest.metadata, manifest.libraries, files)
 
 
-def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) -> Checkpoint:
+def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None, skip: tuple[str, ...] = ()) -> Checkpoint:
     """The checkpoint in a local folder, or the one that a local `manifest.json` belongs to; read only.
 
     Raises InvalidInput if there is none, and the errors of `load_checkpoint`.
@@ -142,7 +144,20 @@ def open_checkpoint_folder(path: Path, groups: tuple[str, ...] | None = None) ->
         raise InvalidInput(f"no checkpoint at {str(path)[:200]}: {error.strerror}", reason="NO_CHECKPOINT") from error
     if not found:
         raise InvalidInput(f"no checkpoint at {path}: expected a folder with a {FILE_NAME}", reason="NO_CHECKPOINT")
-    return load_checkpoint(FolderStore(folder, create=False), "", groups=groups)
+    return load_checkpoint(FolderStore(folder, create=False), "", groups=groups, skip=skip)
+
+
+def load_packed_checkpoint(store: ObjectStore, key: str, sha256: str, size_bytes: int) -> Checkpoint:
+    """The tensors of a checkpoint that was uploaded as one archive. Raises DataCorrupted if it is not that archive."""
+    data = read_file(store, "", ManifestFile(key, size_bytes, sha256))
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            groups = {
+                name.removesuffix(SUFFIX): safetensors.torch.load(archive.read(name)) for name in archive.namelist()
+            }
+    except (zipfile.BadZipFile, SafetensorError) as error:
+        raise DataCorrupted(f"{key} is not an archive of a checkpoint: {error}", file=key) from error
+    return Checkpoint(groups, {}, {})
 
 
 def _read_group(store: ObjectStore, prefix: str, file: ManifestFile) -> Mapping[str, Tensor]:

@@ -3,6 +3,7 @@
 This module reads service settings from PODRACER_<NAME> variables: `load_settings`.
 document     YAML text -> a tree with line numbers: `load_yaml`, `parse_yaml`
 build        such a tree -> dataclasses: `build`
+other_libraries  what names of other libraries are called here
 scalars      reads one value from text or YAML: durations and byte sizes (`Seconds`, `ByteSize`), values that are
              never displayed (`Secret`)
 """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from podracer_core.config.document import Document, LocatedViolation, Node
+from podracer_core.config.other_libraries import advice
 from podracer_core.config.scalars import alternatives, expected, from_yaml, unit_of
 from podracer_core.errors import InvalidInput
 
@@ -102,9 +102,7 @@ class Builder:
 
     def unknown_key(self, node: Node, path: str, key: str, known: Mapping[str, Any]) -> Any:
         """Report an unknown key; returns INVALID."""
-        nearest = difflib.get_close_matches(key, known, n=2)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
-        return self.report(node, _join(path, key), f"unknown key; {hint}", at_key=True)
+        return self.report(node, _join(path, key), f"unknown key; {advice(key, known)}", at_key=True)
 
     def _union(self, kind: Any, node: Node, path: str) -> Any:
         """The first alternative that fits. If none fits and only one has the node's shape, its problems are

@@ -2,6 +2,7 @@
 
 environments  an id, a class or a function -> environments
 order         the arguments of `train`, checked
+beginning     the checkpoint that a training goes on from
 breeding      members that differ in hyperparameters, and their children
 training      one cohort, from its first step to its result
 result        the result: a policy that acts and can be evaluated, filmed and saved

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
-    POLICY_GROUPS,
     Checkpoint,
     load_actor,
     open_checkpoint_folder,
@@ -38,6 +37,7 @@ from podracer_core.storage.folder import DRAFTS, FolderStore
 from podracer_core.storage.manifest import FILE_NAME
 
 _PACKED = ".safetensors"
+_OF_ENVIRONMENTS = ("environment", "replay")  # groups that only the same job can use
 
 
 class Policy:
@@ -274,8 +274,9 @@ def load(
     """Load a saved `Result` or any checkpoint of a job: a folder, its manifest.json, or a file `….safetensors`.
 
     `environment` is needed to evaluate or film a policy that was trained in the caller's own class or function, or in
-    an id with a module such as `minigrid:MiniGrid-Empty-5x5-v0`: a file must not start code. Otherwise the checkpoint
-    names it. No pickle is read. Raises InvalidInput if there is no checkpoint, DataCorrupted if its bytes have changed.
+    an id with a module such as `ale_py:ALE/Breakout-v5` (pip install ale-py): a file must not start code. Otherwise the
+    checkpoint names it. No pickle is read. Raises InvalidInput if there is no checkpoint, DataCorrupted if its bytes
+    have changed.
     """
     path = Path(path)
     if path.suffix == _PACKED:
@@ -284,7 +285,7 @@ def load(
             raise InvalidInput(message, violations=[FieldViolation("path", message)], reason="NO_CHECKPOINT")
         checkpoint = open_packed_policy(path)
     else:
-        checkpoint = open_checkpoint_folder(path, POLICY_GROUPS)
+        checkpoint = open_checkpoint_folder(path, skip=_OF_ENVIRONMENTS)
     source = None
     if environment is not None:
         isolation = checkpoint.metadata["environment"].get("isolation", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import threading
@@ -22,6 +23,7 @@ from podracer_core.catalogue.environments.spec import Isolation
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
+from podracer_core.checkpoint.evaluation import require_spaces
 from podracer_core.collect import Collector
 from podracer_core.environments.processes.isolation import IsolationProof
 from podracer_core.environments.registry import require_device
@@ -29,11 +31,12 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
+from podracer_core.in_process.beginning import Start, begin_from, find_start
 from podracer_core.in_process.breakages import Breakages
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
-from podracer_core.in_process.callbacks import Callback
+from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
-from podracer_core.in_process.order import Order, check_order
+from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
@@ -55,7 +58,7 @@ _UNLIMITED_EPISODE_STEPS = 1000
 
 def train(
     environment: Environment,
-    algorithm: str = "ppo",
+    algorithm: str | None = None,
     *,
     members: int = 8,
     target: float | None = None,
@@ -68,17 +71,19 @@ def train(
     environment_arguments: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     isolation: Isolation = "",
+    start: Start = None,
     envs_per_member: int | None = None,
     seed: int = 0,
     device: str = "auto",
-    callbacks: Callback | Sequence[Callback] = (),
+    callbacks: Callbacks | None = (),
     progress: bool = True,
+    **unknown: Any,
 ) -> Result:
     """Train `members` agents at once in this process, and return the best policy.
 
     environment      an id (`podracer environments` lists them, Gymnasium's work too), a class of `gymnasium.Env`, a
                      function that returns a new one at each call, or a class of `VecEnvironment`
-    algorithm        a name of `podracer algorithms`
+    algorithm        a name of `podracer algorithms`; by default that of `start`, else ppo
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
                      interval or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
@@ -88,9 +93,13 @@ def train(
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
     isolation        "process": each environment in a process of its own. Environments that share state in one process
                      are found out and isolated by themselves: with a warning, and training begins again
+    start            a `Result`, or the path of a saved one or of a job's checkpoint: every member goes on from its
+                     weights, optimizer state and normalization, with its hyperparameters unless others are given.
+                     Steps and seconds count anew, `Result.env_steps` counts on. A file `….safetensors` has only
+                     what acting needs: the critic and the optimizer begin anew
     seed             member m has `seed` + m
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
-    callbacks        see `Callback`
+    callbacks        see `Callback`; a function is called with each look
 
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
     result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
@@ -98,12 +107,16 @@ def train(
     errors. An error after the first evaluation ends training with the result so far; see `Result.error`. Episodes whose
     world breaks are left out, and told by a warning.
     """
+    if unknown:
+        raise unknown_argument(next(iter(unknown)), list(inspect.signature(train).parameters)[:-1], algorithm or "ppo")
+    beginning = find_start(start, algorithm)
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps, isolation),
-        algorithm, members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device,
+        algorithm or (beginning.metadata["algorithm"] if beginning else "ppo"),
+        members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
     )  # fmt: skip
     order = check_order(order, hyperparameters or {}, search)
-    called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+    called = as_callbacks(callbacks)
     proof, began_at = order.source.proof(), time.monotonic()
     if proof is None:
         return _train(order, called, progress)
@@ -144,7 +157,7 @@ class _Training:
         self._order, self._callbacks = order, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        horizon = order.info.defaults().get("horizon", 1) if "horizon" not in order.shared else order.shared["horizon"]
+        horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
         envs = order.envs_per_member or usual_envs_per_member(
             order.algorithm, source.spec, self._device, order.members,
             env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
@@ -154,8 +167,12 @@ class _Training:
         self._proof = proof and proof.start()
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
-        self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
+        self._values = first_members(order.ranges, order.defaults, order.members, self._random)
         self._algorithm = self._cohort(environment)
+        if order.start is not None:
+            require_spaces(order.start, environment, source.spec.name)
+            begin_from(order.start, self._algorithm)
+        self._base_env_steps = 0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
         seeds = torch.tensor([order.seed + member for member in range(order.members)])
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
         self._backend = InProcessBackend(self._open_judged, all_alike=source.all_alike)
@@ -215,7 +232,10 @@ class _Training:
             episodes=order.episodes,
             seed=order.seed,
         )
-        session = TrainingSession(self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps)
+        session = TrainingSession(
+            self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps,
+            base_env_steps=[self._base_env_steps] * order.members,
+        )  # fmt: skip
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
@@ -325,7 +345,7 @@ class _Training:
     def _result(self, judged: Judgement) -> Result:
         order, snapshot = self._order, judged.snapshot
         assert snapshot is not None, "only those are chosen"
-        hyperparameters = order.info.defaults() | dict(order.shared) | self._values_of(snapshot)
+        hyperparameters = order.defaults | dict(order.shared) | self._values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
             "observation_space": self._spaces[0],
@@ -336,7 +356,7 @@ class _Training:
             },
             "agent": f"agent-{judged.member}",
             "seed": order.seed + judged.member,
-            "env_steps": judged.env_steps,
+            "env_steps": self._base_env_steps + judged.env_steps,
             "evaluation": result_to_json(judged.result),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,

@@ -23,6 +23,7 @@ from podracer_core.jobs.pod import Fusion, Pod, PodCount
 from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
 from podracer_core.jobs.spec import JobSpec, validate
 from podracer_core.jobs.warm_start import Beginnings, WarmStart
+from podracer_core.storage.manifest import FILE_NAME
 
 MATRIX = "matrix"
 """The key of a job file with several jobs; see `podracer_core.jobs.experiment`."""
@@ -63,7 +64,7 @@ def build_job(document: Document, folder: Path) -> JobSpec:
         Pod: _pod,
         PodCount: _pod_count,
         Fusion: partial(_section_or_name, kind=Fusion),
-        Beginnings: partial(_section_or_name, kind=WarmStart),
+        Beginnings: partial(_warm_start, folder=folder),
     }
     spec = build(JobSpec, document, builders)
     try:
@@ -99,7 +100,7 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
             code = _resolved(folder, section.code)
         except InvalidInput as error:
             return builder.report(node.find("code"), f"{path}.code", error.message)
-        if not code.is_dir():
+        if not code.is_dir() and not (code.is_file() and code.suffix == ".py"):
             return builder.report(node.find("code"), f"{path}.code", f"expected a folder; there is none at {code}")
         code_path = str(code)
     try:
@@ -152,6 +153,19 @@ class _DataSetSection:
 def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion | WarmStart]) -> Any:
     """A section, or only its first field."""
     return kind(node.value) if isinstance(node.value, str) else builder.dataclass(kind, node, path)
+
+
+def _warm_start(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+    """The name of a job, or a section; a checkpoint's folder is relative to the job file."""
+    section = _section_or_name(builder, node, path, WarmStart)
+    if section is INVALID or section.checkpoint is None:
+        return section
+    place = _resolved(folder, section.checkpoint)
+    place = place.parent if place.name == FILE_NAME else place
+    if not (place / FILE_NAME).is_file():
+        problem = f"expected a saved result or checkpoint, a folder with a {FILE_NAME}; there is none at {place}"
+        return builder.report(node.find("checkpoint"), f"{path}.checkpoint", problem)
+    return dataclasses.replace(section, checkpoint=place)
 
 
 def _data_file(file: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
 from podracer_core.catalogue.spaces import Space, describe
+from podracer_core.config.other_libraries import advice
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.jobs.messages import read, write
@@ -184,8 +184,7 @@ def _check_dimension(
         for problem in _dimension_problems(dimension, ruled, settled=settled):
             check.that(False, field, problem)
         return
-    nearest = difflib.get_close_matches(dimension.hyperparameter, known, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
+    hint = advice(dimension.hyperparameter, known)
     check.that(False, field, f"unknown hyperparameter {dimension.hyperparameter!r}; {hint}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
 from podracer_core.catalogue.messages import hyperparameter_to_message, hyperparameters_from_message
@@ -17,15 +18,20 @@ MAX_FOUNDERS = 64
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The best `candidates` of another job's leaderboard, which the first agents start from."""
+    """What the first agents start from: the best `candidates` of another job's leaderboard, or the `checkpoint` in a
+    folder."""
 
-    job: str
+    job: str = ""
     candidates: int = 1
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True)
 class Founder:
-    """An agent of another job that a new one starts from: its checkpoint and its specification."""
+    """An agent of another job that a new one starts from: its checkpoint and its specification.
+
+    Of an uploaded checkpoint, `agent` is the artifact's name, and `prefix` and `manifest_sha256` are the archive's.
+    """
 
     agent: str
     prefix: str
@@ -56,14 +62,15 @@ Beginnings = WarmStart | tuple[Founder, ...]
 def founders_to_messages(warm_start: Beginnings) -> list[evolution_pb2.Founder]:
     """The founders as messages. Raises InvalidInput for a warm start that has not been looked up."""
     if isinstance(warm_start, WarmStart):
-        raise InvalidInput(f"warm_start: the candidates of {warm_start.job} have to be looked up first")
+        raise InvalidInput(f"warm_start: {warm_start.job or warm_start.checkpoint} has to be looked up first")
     return [founder.to_message() for founder in warm_start]
 
 
 def check_warm_start(check: Checks, warm_start: Beginnings, search: Search) -> None:
     """Check counts, and that the job searches the founders' algorithms."""
     if isinstance(warm_start, WarmStart):
-        check.that(bool(warm_start.job), "warm_start.job", "expected the name of a job")
+        is_one = bool(warm_start.job) != (warm_start.checkpoint is not None)
+        check.that(is_one, "warm_start", "expected either a job, by its name, or a checkpoint, by its folder")
         check.between(warm_start.candidates, 1, MAX_FOUNDERS, "warm_start.candidates")
         return
     check.that(len(warm_start) <= MAX_FOUNDERS, "founders", f"expected at most {MAX_FOUNDERS}")

@@ -115,15 +115,20 @@ def _inherit(
     kind = _KINDS[initialization.kind]
     keep = initialization.keep_optimizer if initialization.HasField("keep_optimizer") else kind == "copy"
     weights = [parent.weight for parent in initialization.parents]
-    inherit(
-        algorithm,
-        member,
-        kind,
-        [(checkpoint.groups, weight) for checkpoint, weight in zip(parents, weights, strict=True)],
-        keep_optimizer=keep,
-        noise_scale=initialization.noise_scale,
-        noise_seed=initialization.seed,
-    )
+    try:
+        inherit(
+            algorithm,
+            member,
+            kind,
+            [(checkpoint.groups, weight) for checkpoint, weight in zip(parents, weights, strict=True)],
+            keep_optimizer=keep,
+            noise_scale=initialization.noise_scale,
+            noise_seed=initialization.seed,
+        )
+    except InvalidInput as error:
+        names = " and ".join(parent.agent for parent in initialization.parents)
+        message = f"no agent can start from {names}, made for other observations, actions or networks: {error.message}"
+        raise InvalidInput(message, reason=error.reason) from error
 
 
 class StoredReplays:

@@ -111,7 +111,7 @@ def advance(session: Session, uid: str, now: datetime) -> bool:
         return True
     child = session.get(JobRow, stand.child_uid)
     if child is not None and job.description is None and child.description is not None:
-        jobs.describe(session, job, description_of(child))
+        jobs.describe(session, job, description_of(child), now)
     if child is None or JobState(child.state) in FINAL_STATES:
         _end_generation(session, job, stand, child, now)
     touch(session, job_topic(job.uid))

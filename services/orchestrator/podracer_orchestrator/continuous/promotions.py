@@ -108,7 +108,7 @@ def promote(
         message = f"the checkpoint {policy.prefix} of {policy.agent} is not there any more, or damaged"
         raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=policy.agent)
     checkpoint = session.get_one(CheckpointRow, policy.prefix)
-    _require_board(session, job, checkpoint)
+    _require_board(session, job, checkpoint, now)
     if generation is None and policy.evaluation is not None:
         generation = Generation(0, "", "", challenger=policy.evaluation)
     row = _row(session, job, alias or default_alias(job), Decision.PROMOTED, reason, now, generation)
@@ -226,14 +226,14 @@ def _tell(session: Session, job: JobRow, row: PromotionRow) -> None:
     outbox.set_alias(session, job, row.alias, policy_of(row), row.reason, f"promotion-{row.position}")
 
 
-def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow) -> None:
+def _require_board(session: Session, job: JobRow, checkpoint: CheckpointRow, now: datetime) -> None:
     """A continuous job's environment is not inspected; its leaderboard takes that of the first promoted policy."""
     if job.description is not None:
         return
     if not job.is_continuous:
         message = f"{job.job_id} has no leaderboard yet: its environment is being inspected"
         raise PreconditionFailed(message, reason="NO_LEADERBOARD")
-    jobs.describe(session, job, description_of(jobs.get_by_uid(session, checkpoint.job_uid)))
+    jobs.describe(session, job, description_of(jobs.get_by_uid(session, checkpoint.job_uid)), now)
 
 
 def _details(row: PromotionRow) -> dict[str, object]:

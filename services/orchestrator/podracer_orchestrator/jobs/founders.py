@@ -5,12 +5,15 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.messages import space_from_message
+from podracer_core.catalogue.spaces import Space, form_of
 from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_orchestrator.jobs.job_files import is_uploaded
 from podracer_orchestrator.jobs.state import LIVE_STATES
 from podracer_orchestrator.stored_messages import checkpoint_reference, description_of, proposal_of, spec_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, MemberRow, WorkRow
+from podracer_orchestrator.tables import ArtifactRow, CheckpointRow, JobRow, MemberRow, WorkRow
 
 
 def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
@@ -22,6 +25,11 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
     result = job_pb2.JobSpec()
     result.CopyFrom(spec)
     for place, founder in enumerate(result.founders):
+        if is_uploaded(founder):
+            key = founder.checkpoint.prefix
+            query = select(ArtifactRow.size_bytes).where(ArtifactRow.project == project, ArtifactRow.key == key)
+            founder.checkpoint.size_bytes = session.scalar(query) or 0
+            continue  # `job_files` requires it
         row = session.get(CheckpointRow, founder.checkpoint.prefix)
         owner = None if row is None else session.get(JobRow, row.job_uid)
         known = (founder.agent, founder.checkpoint.manifest_sha256)
@@ -36,8 +44,9 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
 
 
 def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
-    """The founders of a job that can act in its environment, which is known."""
-    return [each for each in spec_of(job).founders if fits(session, job, each.checkpoint.prefix)]
+    """The founders of a job that can act in its environment, which is known; of uploaded ones a learner finds out."""
+    found = spec_of(job).founders
+    return [each for each in found if is_uploaded(each) or fits(session, job, each.checkpoint.prefix)]
 
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
@@ -47,7 +56,13 @@ def fits(session: Session, job: JobRow, prefix: str) -> bool:
     if owner is None or owner.description is None:
         return False
     trained, own = description_of(owner), description_of(job)
-    return (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    return is_same or _forms(trained) == _forms(own)
+
+
+def _forms(description: environment_pb2.EnvironmentDescription) -> list[Space]:
+    spaces = (description.observation_space, False), (description.action_space, True)
+    return [form_of(space_from_message(space), bounds=bounds) for space, bounds in spaces]
 
 
 def of_checkpoint(session: Session, agent: str, prefix: str) -> evolution_pb2.Founder | None:

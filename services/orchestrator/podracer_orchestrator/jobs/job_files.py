@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.common.v1 import environment_pb2, evolution_pb2, tensor_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.rpc.resource_names import artifact_name, job_name
 from podracer_orchestrator.stored_messages import description_of, spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 
-CODE, DATA_SET = "CODE", "DATA_SET"
+CODE, DATA_SET, POLICY = "CODE", "DATA_SET", "POLICY"
 
 
 def find(session: Session, project: str, spec: job_pb2.JobSpec) -> list[ArtifactRow]:
@@ -110,3 +110,18 @@ def _references(spec: job_pb2.JobSpec) -> Iterator[tuple[str, tensor_pb2.ObjectR
         yield "environment.code", spec.environment.code, CODE
     for name, reference in sorted(spec.data.items()):
         yield f"data.{name}", reference, DATA_SET
+    for place, founder in enumerate(spec.founders):
+        if is_uploaded(founder):
+            stored = founder.checkpoint
+            yield (
+                f"founders[{place}]",
+                tensor_pb2.ObjectReference(
+                    key=stored.prefix, sha256=stored.manifest_sha256, size_bytes=stored.size_bytes
+                ),
+                POLICY,
+            )
+
+
+def is_uploaded(founder: evolution_pb2.Founder) -> bool:
+    """Whether it is the checkpoint of a user's folder, stored as one artifact, whose key has no `/` at its end."""
+    return bool(founder.checkpoint.prefix) and not founder.checkpoint.prefix.endswith("/")

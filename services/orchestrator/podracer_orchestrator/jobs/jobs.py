@@ -19,7 +19,7 @@ from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
-from podracer_orchestrator.stored_messages import encode
+from podracer_orchestrator.stored_messages import encode, spec_of
 from podracer_orchestrator.tables import ContinuationRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import GENERATION, POOL, WORK, job_topic, touch
 
@@ -82,7 +82,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     elif new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
     if new.description is not None:
-        describe(session, job, new.description)
+        describe(session, job, new.description, now)
     touch(session, POOL, WORK, *_generation_topics(job))
     return job
 
@@ -92,10 +92,14 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
     return founders.resolved(session, project, job_files.resolved(session, project, spec))
 
 
-def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime) -> None:
     """Store the description of the job's environment, and create its leaderboard."""
     job.description = encode(description)
-    outbox.create_leaderboard(session, job, founders.fitting(session, job))
+    fitting = founders.fitting(session, job)
+    for left_out in (each for each in spec_of(job).founders if each not in fitting):
+        message = f"no agent starts from {left_out.agent}: it was trained with other observations or actions"
+        events.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)
+    outbox.create_leaderboard(session, job, fitting)
 
 
 def add_work(

@@ -70,7 +70,7 @@ class InspectWork(Work):
             change.record("ENVIRONMENT_ISOLATED", environment.shared_state_warning)
         for warning in result.warnings:
             change.record("ENVIRONMENT_WARNING", warning)
-        jobs.describe(session, job, result.description)
+        jobs.describe(session, job, result.description, change.now)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 
     def fail(self, change: Change, problem: cohort_pb2.Problem) -> None:

@@ -167,4 +167,8 @@ def _note_generator_problem(session: Session, job: JobRow, problem: cohort_pb2.P
 
 def _describe(proposal: leaderboard_pb2.Proposal) -> str:
     action = leaderboard_pb2.ProposalAction.Name(proposal.action).removeprefix("PROPOSAL_ACTION_")
+    parents = [parent.agent for parent in proposal.agent.initialization.parents]
+    if action == "FRESH" and parents:  # a founder's copy
+        source = parents[0].removeprefix("projects/").partition("/")[2].removeprefix("jobs/").replace("/agents/", "/")
+        return f"COPY {last_part(proposal.agent.name)} of {source}"
     return f"{action} {last_part(proposal.agent.name)}"

@@ -366,12 +366,14 @@ class Founder(_message.Message):
     ALGORITHM_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    """Resource name of the agent. Required."""
+    """Resource name of the agent; of an uploaded checkpoint, that of the artifact. Required."""
     algorithm: _builtins.str
     """Name of its algorithm in the catalogue. The job must search this algorithm. Required."""
     @_builtins.property
     def checkpoint(self) -> _agent_pb2.CheckpointReference:
-        """The checkpoint to start from. Required."""
+        """The checkpoint to start from. Of an uploaded one (kind POLICY, a zip of its tensors) `prefix` is the object's key,
+        without `/` at its end, and `manifest_sha256` the SHA-256 of its bytes. Required.
+        """
 
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, _agent_pb2.HyperparameterValue]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
+from podracer_core.catalogue.environments.packages import package_advice
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
@@ -69,10 +70,14 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     known = registered_ids()
     # An id with a module prefix is registered only by importing the user's module, which is left to its own process.
     on_trust = known is None or ":" in environment_id
-    if (known and environment_id in known) or (on_trust and _GYMNASIUM_ID.match(environment_id)):
+    is_known = environment_id in (known or ()) and not _has_moved(environment_id)
+    advice = package_advice(environment_id)
+    if is_known or (on_trust and _GYMNASIUM_ID.match(environment_id)):
         return gymnasium_info(environment_id)
     nearest = _nearest(environment_id, [*BUILT_IN, *installed, *newest(known or [])])
-    advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists all environments"
+    advice = advice or (
+        f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists all environments"
+    )
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
 
 
@@ -101,15 +106,20 @@ def registered_ids() -> list[str] | None:
 
 def newest(ids: list[str]) -> list[str]:
     """The ids without older versions, and without ids that Gymnasium registers only to report that they have moved."""
-    registry = _registry() or {}
     latest: dict[str, str] = {}
     for environment_id in ids:
-        if getattr(registry[environment_id].entry_point, "__module__", "") == "gymnasium.envs":
+        if _has_moved(environment_id):
             continue
         name = versionless(environment_id)
         if name not in latest or _version(environment_id) > _version(latest[name]):
             latest[name] = environment_id
     return list(latest.values())
+
+
+def _has_moved(environment_id: str) -> bool:
+    """Whether Gymnasium registers the id only to report that it has moved."""
+    spec = (_registry() or {}).get(environment_id)
+    return spec is not None and getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"
 
 
 def gymnasium_info(environment_id: str) -> EnvironmentInfo:

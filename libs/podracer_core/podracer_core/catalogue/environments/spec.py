@@ -112,7 +112,8 @@ class EnvironmentSpec:
         try:
             json.dumps(dict(self.kwargs), allow_nan=False)
         except (TypeError, ValueError) as error:
-            yield FieldViolation("environment.kwargs", f"must be JSON values: {error}")
+            ways = "in a notebook a function can hold others: lambda: MyEnvironment(table)"
+            yield FieldViolation("environment.kwargs", f"must be JSON values: {error}; {ways}")
         for name in self.data:
             if not name.isidentifier():
                 yield FieldViolation(f"data.{name}", "is not the name of an argument")

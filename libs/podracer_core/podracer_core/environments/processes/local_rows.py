@@ -12,7 +12,7 @@ import gymnasium
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
-from podracer_core.environments.processes.preprocess_child import Server
+from podracer_core.environments.processes.preprocess_child import Server, check_takes_render_mode
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
 from podracer_core.errors import InvalidInput
 
@@ -36,6 +36,8 @@ class LocalRows(RowProcesses):
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
+        if self._pictures:
+            check_takes_render_mode(self._make)
         made, make = made_by(self._make, self._num_envs, drawing | self._spec.arguments, self._take_indices())
         strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
         if strange is not None:

@@ -53,6 +53,7 @@ from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
+from podracer_core.environments.processes.hints import hint
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
@@ -141,6 +142,8 @@ def serve(channel: Channel, server: Server) -> None:
 
 def _describe(error: BaseException, doing: str) -> dict[str, str]:
     message, text = describe_error(error)
+    if what_to_do := hint(error):
+        message = f"{message.rstrip('.')}; {what_to_do}"
     return {"kind": "user_code", "message": f"{doing} raised {message}", "traceback": text}
 
 
@@ -207,7 +210,7 @@ def open_rows(
         rows: Rows = batched_rows.BatchedRows(loaded, count, kwargs, limit)
         return rows
     if pictures:
-        _check_takes_render_mode(loaded)
+        check_takes_render_mode(loaded)
     indices = itertools.chain([index], iter(EnvironmentIndex, None))
     made, make = made_by(loaded, count, drawing | kwargs, indices)
     for each in made:
@@ -234,7 +237,8 @@ def _is_batched(loaded: Any) -> bool:
     return protocol is not None and isinstance(loaded, type) and issubclass(loaded, protocol.VecEnvironment)
 
 
-def _check_takes_render_mode(loaded: Any) -> None:
+def check_takes_render_mode(loaded: Any) -> None:
+    """Raises InvalidInput for a class or function that cannot be asked for pictures."""
     parameters = inspect.signature(loaded).parameters.values()
     if not any(each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
