@@ -30,7 +30,7 @@ def describe_error(error: BaseException) -> tuple[str, str]:
         own += 1
     if own < len(described.stack):
         del described.stack[:own]
-    message = f"{type(error).__name__}: {described}"
+    message = "; ".join([f"{type(error).__name__}: {described}", *(described.__notes__ or ())])
     return message[:_LONGEST_MESSAGE], "".join(described.format())[-_LONGEST_TRACEBACK:]
 
 
