@@ -114,6 +114,7 @@ async def test_an_uploaded_checkpoint_founds_a_job_and_stays(site: Any) -> None:
     assert job.spec.founders[0].checkpoint.size_bytes == stored.size_bytes, "which a learner reads"
     with pytest.raises(PreconditionFailed, match="is needed by"):
         await site.client.artifacts.DeleteArtifact(artifact_pb2.DeleteArtifactRequest(name=stored.name))
+    await site.learner().ask()  # the leaderboard is there
     (told,) = site.board.boards[job.leaderboard].founders
     assert told.checkpoint.prefix == stored.uri
 
