@@ -29,7 +29,11 @@ class Collector:
     for it.
     `buffers`: the number of rollouts that are valid at a time: each is overwritten by the call that many later. `check`
     is called at every step except those that a CUDA graph replays; it raises to cancel.
+
+    halted  asked likewise, from the second step on: whether the rollout ends with the steps that it has
     """
+
+    halted: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -69,13 +73,14 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
-        """Take `horizon` steps in every environment. With one buffer the next call overwrites the rollout."""
+        """Take `horizon` steps in every environment, or fewer if `halted`. With one buffer the next call overwrites the
+        rollout."""
         self._buffer = (self._buffer + 1) % self._buffers
-        rollout = self._rollout(horizon, self._buffer)
-        self._fill(horizon, self._buffer)
-        return replace(rollout, policy_version=policy_version)
+        taken = self._fill(horizon, self._buffer)
+        return replace(self._rollout(horizon, self._buffer).first(taken), policy_version=policy_version)
 
-    def _fill_rollout(self, horizon: int, buffer: int) -> None:
+    def _fill_rollout(self, horizon: int, buffer: int) -> int:
+        """Returns the number of steps that were taken."""
         rollout = self._rollout(horizon, buffer)
         rollout.first_step.copy_(self._step_count)
         rollout.observation[0].copy_(self._observation.view_as(rollout.observation[0]))
@@ -86,6 +91,9 @@ class Collector:
         noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
         for t in range(horizon):
             self._check()
+            if t and self.halted():
+                rollout, horizon = rollout.first(t), t
+                break
             mask = masks[t] if masks is not None else None
             action, log_prob = self.actor.act(rollout.observation[t], noise[t], mask)
             rollout.action[t].copy_(action)
@@ -97,6 +105,7 @@ class Collector:
         statistics = self._episodes.update(rollout.reward, ended, rollout.valid, rollout.terminated)
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
+        return horizon
 
     def rollout_size_bytes(self, horizon: int) -> int:
         """The size of a rollout of this many steps."""

@@ -105,6 +105,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         code=None if spec.code is None else file_to_message(spec.code),
         max_episode_steps=spec.max_episode_steps or 0,
         data=files_to_messages(spec.data),
+        evaluation_steps=spec.evaluation_steps or 0,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -120,6 +121,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         max_episode_steps=message.max_episode_steps or None,
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
+        evaluation_steps=message.evaluation_steps or None,
     )
 
 

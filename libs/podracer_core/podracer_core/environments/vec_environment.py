@@ -90,6 +90,8 @@ class VecEnvironment(ABC):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_steps: int | None
+    # Steps after which evaluation cuts an episode where there is no time limit; None: the default.
+    evaluation_steps: int | None = None
     # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
     # its constructor takes `evaluation: bool`.
     deterministic_evaluation: bool = False

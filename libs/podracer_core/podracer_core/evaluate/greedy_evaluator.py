@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
 from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
@@ -18,7 +21,7 @@ from podracer_core.networks import NetworkActor
 # The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
 # differently when its size changes, and a stored return must come out again exactly.
 BLOCK_ROWS = 32
-_DEFAULT_STEP_LIMIT = 100_000
+_SLOW_S = 0.01  # of a step, from which on each one is followed by a check
 _MOST_KEPT = 8  # sets of environments
 
 
@@ -33,20 +36,13 @@ class GreedyEvaluator(Evaluator):
 
     With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all seeds. Mean and
     interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
-    known already (see `evaluates_alike`); else environments for all seeds are made to find out. An environment without
-    a time limit is truncated after `step_limit` steps. `check` is called every few steps; it raises to cancel.
+    known already (see `evaluates_alike`); else environments for all seeds are made to find out. Without a time limit
+    episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of a slow environment
+    at each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished.
     """
 
-    def __init__(
-        self,
-        make_environment: Callable[[int], VecEnvironment],
-        *,
-        all_alike: bool = False,
-        step_limit: int = _DEFAULT_STEP_LIMIT,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(make_environment, all_alike=all_alike, check=check)
-        self._step_limit = step_limit
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._kept: dict[int, _Kept] = {}  # by number of environments
 
     def evaluate(
@@ -80,17 +76,27 @@ class GreedyEvaluator(Evaluator):
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
         episodes.begin(torch.tensor(seeds, dtype=torch.int64, device=environment.device).repeat(members))
-        limit, rewards = environment.max_episode_steps or self._step_limit, []
-        for taken in range(0, limit, STEPS_AT_ONCE):
-            steps = min(limit - taken, STEPS_AT_ONCE)
+        limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
+        left, steps, rewards, in_time = limit, 1 if environment.device.type == "cpu" else STEPS_AT_ONCE, [], True
+        while left and in_time:
+            steps, began_at = min(left, steps), time.monotonic()
             episodes.play(steps)
             if self._all_alike:
                 rewards.append(episodes.rewards[:steps].clone())
-            self._check()
             if _have_ended(episodes.running):
                 break
-        results = _results(episodes.returns, episodes.lengths, episodes.invalid, seeds, members)
+            left -= steps
+            in_time = self._is_in_time()
+            steps = 1 if time.monotonic() - began_at > steps * _SLOW_S else STEPS_AT_ONCE
+        results = _results(episodes, seeds, members, in_time=in_time)
         return _with_statistics(results, torch.cat(rewards), environment) if self._all_alike else results
+
+    def _is_in_time(self) -> bool:
+        try:
+            self._check()
+        except TimeUp:
+            return False
+        return True
 
     def close(self) -> None:
         """Close all environments."""
@@ -124,14 +130,19 @@ def _have_ended(running: Tensor) -> bool:
 
 
 def _results(
-    returns: Tensor, lengths: Tensor, invalid: Tensor, seeds: Sequence[int], members: int
+    episodes: GreedyEpisodes, seeds: Sequence[int], members: int, *, in_time: bool
 ) -> tuple[EvaluationResult, ...]:
-    """Split [M * episodes] tensors into one result a member."""
-    by_member = (tensor.view(members, -1) for tensor in (returns, lengths, invalid.long()))
-    return tuple(
-        EvaluationResult(tuple(r.tolist()), tuple(n.tolist()), tuple(seeds), int(broken.sum()))
-        for r, n, broken in zip(*by_member, strict=True)
-    )
+    """Split [M * episodes] tensors into one result a member. Not `in_time`: without unfinished episodes, if it can."""
+    tensors = (episodes.returns, episodes.lengths, episodes.invalid.long(), episodes.running)
+    results = []
+    for returns, lengths, broken, running in zip(*(tensor.view(members, -1) for tensor in tensors), strict=True):
+        kept = torch.ones_like(running) if in_time or bool(running.all()) else ~running
+        own = tuple(seed for seed, counts in zip(seeds, kept.tolist(), strict=True) if counts)
+        counts = int(broken[kept].sum()), int(running[kept].sum())
+        results.append(
+            EvaluationResult(tuple(returns[kept].tolist()), tuple(lengths[kept].tolist()), own, counts[0], cut=counts[1])
+        )
+    return tuple(results)
 
 
 def _with_statistics(

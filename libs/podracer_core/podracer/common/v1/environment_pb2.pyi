@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -308,12 +309,17 @@ class EnvironmentSpec(_message.Message):
     KWARGS_FIELD_NUMBER: _builtins.int
     MAX_EPISODE_STEPS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
     entry_point: _builtins.str
     """`package.module:Class` of a user's environment."""
     max_episode_steps: _builtins.int
     """Time limit in steps. 0: the environment's own."""
+    evaluation_steps: _builtins.int
+    """Steps after which evaluation cuts an episode if the environment has no time limit. 0: 10,000. The orchestrator sets
+    it for the pods; a job that sets this field is refused.
+    """
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
         """Archive of the user's code: a zip, uploaded through ArtifactService as CODE. Its root is on the import path of the
@@ -339,10 +345,11 @@ class EnvironmentSpec(_message.Message):
         kwargs: _struct_pb2.Struct | None = ...,
         max_episode_steps: _builtins.int = ...,
         data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
+        evaluation_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "id", b"id", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -360,6 +367,8 @@ class EnvironmentDescription(_message.Message):
     DETERMINISTIC_EVALUATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
+    EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -370,6 +379,10 @@ class EnvironmentDescription(_message.Message):
     """How the environment changed the user's data at its start, for people: for example, gaps that it filled. At most
     4,000 characters; a longer text is cut off. Empty: no change.
     """
+    evaluation_steps: _builtins.int
+    """Steps after which evaluation cuts an episode. The orchestrator sets it from the job's budget. 0: the environment has
+    a time limit.
+    """
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -377,6 +390,10 @@ class EnvironmentDescription(_message.Message):
     @_builtins.property
     def action_space(self) -> Global___Space:
         """Space of one action."""
+
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """Time of one step of one environment, as inspection measured it. Unset: not measured."""
 
     def __init__(
         self,
@@ -387,10 +404,12 @@ class EnvironmentDescription(_message.Message):
         deterministic_evaluation: _builtins.bool = ...,
         backend: _builtins.str = ...,
         preparation: _builtins.str = ...,
+        evaluation_steps: _builtins.int = ...,
+        step_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "step_time", b"step_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

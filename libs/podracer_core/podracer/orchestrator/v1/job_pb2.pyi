@@ -86,9 +86,11 @@ class _JobOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOutcome
     """A candidate reached the target."""
     JOB_OUTCOME_BUDGET_USED: _JobOutcome.ValueType  # 2
     """Environment steps, time or cost are used up."""
+    JOB_OUTCOME_NOTHING_JUDGED: _JobOutcome.ValueType  # 3
+    """The budget is used up, and no agent was judged. The job has failed."""
 
 class JobOutcome(_JobOutcome, metaclass=_JobOutcomeEnumTypeWrapper):
-    """Why a job succeeded."""
+    """How a job ended."""
 
 JOB_OUTCOME_UNSPECIFIED: JobOutcome.ValueType  # 0
 """Not ended, or not successful."""
@@ -96,6 +98,8 @@ JOB_OUTCOME_TARGET_REACHED: JobOutcome.ValueType  # 1
 """A candidate reached the target."""
 JOB_OUTCOME_BUDGET_USED: JobOutcome.ValueType  # 2
 """Environment steps, time or cost are used up."""
+JOB_OUTCOME_NOTHING_JUDGED: JobOutcome.ValueType  # 3
+"""The budget is used up, and no agent was judged. The job has failed."""
 Global___JobOutcome: _TypeAlias = JobOutcome  # noqa: Y015
 
 class _PodLayout:
@@ -194,7 +198,7 @@ class Job(_message.Message):
     state: Global___JobState.ValueType
     """Its state. Output only."""
     outcome: Global___JobOutcome.ValueType
-    """Set once the job has succeeded. Output only."""
+    """Set once the job has succeeded, or has failed because nothing was judged. Output only."""
     etag: _builtins.str
     """Changes with every change of the job. UpdateJob with an old etag is refused. Output only."""
     leaderboard: _builtins.str

@@ -75,6 +75,7 @@ class EnvironmentSpec:
     code                 packed code in the object store; it becomes a `code_path` before the environment starts
     data                 data sets by argument of the constructor: paths of files here, or files in the object store,
                          which become paths likewise
+    evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
     """
 
     id: str = ""
@@ -84,6 +85,7 @@ class EnvironmentSpec:
     max_episode_steps: int | None = None
     code: StoredFile | None = None
     data: Mapping[str, str | StoredFile] = field(default_factory=dict)
+    evaluation_steps: int | None = None
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
@@ -158,6 +160,7 @@ class EnvironmentSpec:
             "max_episode_steps": self.max_episode_steps,
             "code": None if self.code is None else self.code.to_json(),
             "data": data,
+            **({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps}),
         }
 
     @classmethod
