@@ -161,12 +161,13 @@ def description_to_message(
     *,
     deterministic_evaluation: bool = False,
     preparation: str = "",
+    step_s: float = 0.0,
 ) -> environment_pb2.EnvironmentDescription:
     """The description of a started environment as a message; `backend`: the implementation.
 
-    A `preparation` that is too long for the message is cut.
+    A `preparation` that is too long for the message is cut. `step_s`: of one step; 0: not measured.
     """
-    return environment_pb2.EnvironmentDescription(
+    description = environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
         max_episode_steps=max_episode_steps or 0,
@@ -174,6 +175,9 @@ def description_to_message(
         deterministic_evaluation=deterministic_evaluation,
         preparation=_shortened(preparation),
     )
+    if step_s > 0.0:
+        description.step_time.FromNanoseconds(int(step_s * 1e9))
+    return description
 
 
 def hyperparameter_to_message(value: HyperparameterValue) -> agent_pb2.HyperparameterValue:

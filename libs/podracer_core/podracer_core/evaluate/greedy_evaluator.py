@@ -38,7 +38,8 @@ class GreedyEvaluator(Evaluator):
     interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
     known already (see `evaluates_alike`); else environments for all seeds are made to find out. Without a time limit
     episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of a slow environment
-    at each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished.
+    at each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished;
+    nothing comes of a later stage then.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -75,9 +76,11 @@ class GreedyEvaluator(Evaluator):
         if members * blocks == 1 and block_rows == BLOCK_ROWS:
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
+        self._check()
         episodes.begin(torch.tensor(seeds, dtype=torch.int64, device=environment.device).repeat(members))
         limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
-        left, steps, rewards, in_time = limit, 1 if environment.device.type == "cpu" else STEPS_AT_ONCE, [], True
+        is_graph = environment.graph_safe and cuda_graphs.can_capture(environment.device)
+        left, steps, rewards, in_time = limit, STEPS_AT_ONCE if is_graph else 1, [], True
         while left and in_time:
             steps, began_at = min(left, steps), time.monotonic()
             episodes.play(steps)
@@ -87,7 +90,10 @@ class GreedyEvaluator(Evaluator):
                 break
             left -= steps
             in_time = self._is_in_time()
-            steps = 1 if time.monotonic() - began_at > steps * _SLOW_S else STEPS_AT_ONCE
+            is_slow = not is_graph and time.monotonic() - began_at > steps * _SLOW_S
+            steps = 1 if is_slow else STEPS_AT_ONCE
+        if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
+            raise TimeUp("the later episodes of this evaluation have not ended in time")
         results = _results(episodes, seeds, members, in_time=in_time)
         return _with_statistics(results, torch.cat(rewards), environment) if self._all_alike else results
 
@@ -140,7 +146,9 @@ def _results(
         own = tuple(seed for seed, counts in zip(seeds, kept.tolist(), strict=True) if counts)
         counts = int(broken[kept].sum()), int(running[kept].sum())
         results.append(
-            EvaluationResult(tuple(returns[kept].tolist()), tuple(lengths[kept].tolist()), own, counts[0], cut=counts[1])
+            EvaluationResult(
+                tuple(returns[kept].tolist()), tuple(lengths[kept].tolist()), own, counts[0], cut=counts[1]
+            )
         )
     return tuple(results)
 

@@ -6,8 +6,10 @@ import itertools
 import math
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,14 +18,16 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import PreconditionFailed
-from podracer_core.evaluate.result import result_to_json
+from podracer_core.errors import TimeUp
+from podracer_core.evaluate.result import EvaluationResult, result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback
 from podracer_core.in_process.environments import Environment, find_source
@@ -35,14 +39,13 @@ from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.sizes import usual_envs_per_member
-from podracer_core.training.snapshots import Judgement, Snapshot
+from podracer_core.training.snapshots import Judgement, Snapshot, take_snapshot
 from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
 _WAIT_INTERVAL_S = 0.3
 _USUAL_S = 150.0  # the assumed length of a training of unknown length
 _FEWEST_TO_REPLACE = 4  # members
-_UNLIMITED_EPISODE_STEPS = 1000
 
 
 def train(
@@ -73,7 +76,7 @@ def train(
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
                      interval or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
-    seconds          of training and evaluation
+    seconds          of training and evaluation, the start of the environments included
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
@@ -82,7 +85,8 @@ def train(
     callbacks        see `Callback`
 
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
-    result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
+    result so far. If nothing was evaluated by then, the last policy is returned without an evaluation. What the result
+    needs to be read rightly are its `warnings`, such as where evaluation cuts episodes without an end. With searched hyperparameters and at least four members, mutated children of the best replace the
     worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
     errors.
     """
@@ -93,7 +97,10 @@ def train(
     order = check_order(order, hyperparameters or {}, search)
     called = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
     with ExitStack() as held:
-        return _Training(order, called, progress, held).run()
+        result = _Training(order, called, progress, held).run()
+    for text in result.warnings:
+        warnings.warn(text, stacklevel=2)
+    return result
 
 
 class _Training:
@@ -101,6 +108,7 @@ class _Training:
 
     def __init__(self, order: Order, callbacks: Sequence[Callback], progress: bool, held: ExitStack) -> None:
         """`held` closes the environments."""
+        self._began_at = time.monotonic()
         self._order, self._callbacks = order, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
@@ -109,7 +117,8 @@ class _Training:
             order.algorithm, source.spec, self._device, order.members,
             env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
         )  # fmt: skip
-        environment = source.open(order.members * envs, self._device)
+        environment = source.open(order.members * envs, self._device, check=self._check_start)
+        self._start_s = self._elapsed_s / environment.num_envs  # of one environment
         held.callback(environment.close)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
@@ -117,15 +126,15 @@ class _Training:
         self._algorithm = self._cohort(environment)
         seeds = torch.tensor([order.seed + member for member in range(order.members)])
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
-        self._backend = InProcessBackend(
-            lambda count, device: source.open(count, device, evaluation=True), all_alike=source.all_alike
-        )
+        self._backend = InProcessBackend(self._open_judged, all_alike=source.all_alike)
         held.callback(self._backend.close)
         self._spaces = [
             to_json(from_gymnasium(space)) for space in (environment.observation_space, environment.action_space)
         ]
-        self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
-        self._began_at = time.monotonic()
+        self._time_limit = environment.max_episode_steps
+        self._has_cut = False  # evaluation has, an episode
+        self._warnings: list[str] = []
+        self._session: TrainingSession | None = None
         self._interrupted = threading.Event()
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
         self._replaced_at = 0.0  # part of training when members were last replaced
@@ -136,7 +145,7 @@ class _Training:
     def run(self) -> Result:
         for callback in self._callbacks:
             callback.on_start(self._order)
-        result = self._result(self._train())
+        result = self._result(*self._train())
         for callback in self._callbacks:
             callback.on_end(result)
         return result
@@ -150,8 +159,39 @@ class _Training:
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 
-    def _train(self) -> Judgement:
-        """The best that was found."""
+    def _check_start(self) -> None:
+        seconds = self._order.seconds
+        if seconds is not None and self._elapsed_s >= seconds:
+            raise TimeUp(
+                f"the environments have not started within {seconds:g} seconds, the whole budget: "
+                "give more seconds, fewer members or fewer envs_per_member"
+            )
+
+    def _open_judged(self, count: int, device: torch.device) -> VecEnvironment:
+        source = replace(self._order.source, spec=self._judged_spec())
+
+        def check() -> None:
+            if self._backend.left_s() <= self._start_s:
+                raise TimeUp("the time for evaluation was over before its environments had started")
+
+        if self._backend.left_s() <= count * self._start_s:
+            raise TimeUp(f"the time for evaluation is too short for {count} environments to start")
+        return source.open(count, device, evaluation=True, check=check)
+
+    def _judged_spec(self) -> EnvironmentSpec:
+        """The environment with the cut of evaluation episodes, which the first rollout decides."""
+        order, session = self._order, self._session
+        spec = order.source.spec
+        if self._time_limit or spec.evaluation_steps or session is None:
+            return spec
+        taken_s = session.phases.seconds.get("collect", 0.0) / max(1, sum(session.moment().env_steps))
+        steps = evaluation_steps(order.episodes, order.steps, order.seconds, taken_s)
+        spec = replace(spec, evaluation_steps=steps)
+        self._order = replace(order, source=replace(order.source, spec=spec))
+        return spec
+
+    def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
+        """The best that was found, or without any evaluation the member of the best training return."""
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
@@ -161,28 +201,37 @@ class _Training:
             episodes=order.episodes,
             seed=order.seed,
         )
-        session = TrainingSession(self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps)
+        session = self._session = TrainingSession(
+            self._algorithm, self._source, self._backend, plan,
+            began_at=self._began_at,
+            episode_steps=lambda: self._time_limit or self._judged_spec().evaluation_steps or 1,
+            told_to_end=lambda: self._interrupted.is_set() or self._stopped_by == "callback",
+        )  # fmt: skip
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
                     session.step()
                     self._tell(session)
-                session.conclude(told_to_end=lambda: self._stopped_by in ("interrupt", "callback"))
+                session.conclude()
             self._tell(session, last=True)
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
+            if not _selection(session).candidates:
+                raise
         if session.confirmed is not None:
             self._stopped_by = "target"
         elif not self._stopped_by:
-            is_used = plan.env_steps and max(session.moment().env_steps) >= plan.env_steps
-            self._stopped_by = "steps" if is_used else "seconds"
+            self._stopped_by = session.ended_by
         known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
-        if not known and self._stopped_by == "interrupt":
-            raise KeyboardInterrupt
-        if not known:
-            message = f"no member was evaluated: training ended by {self._stopped_by} before the first look"
-            raise PreconditionFailed(message)
-        return session.confirmed or max(known, key=self._rank)
+        if known:
+            judged = session.confirmed or max(known, key=self._rank)
+            assert judged.snapshot is not None, "only those are known"
+            self._warn_of_cuts(judged.result)
+            return judged.snapshot, judged.result
+        returns = [value if value == value else -math.inf for value in session.progress().returns]
+        member = max(range(order.members), key=lambda each: returns[each])
+        self._warnings.append(f"no policy was evaluated: {self._stopped_by} ended training before the first evaluation")
+        return take_snapshot(self._algorithm, member, session.moment()), None
 
     @property
     def _elapsed_s(self) -> float:
@@ -193,6 +242,7 @@ class _Training:
         selection = _selection(session)
         for judged in _by_look(selection.take_news()):
             self._best_mean = max(self._best_mean, *(one.result.mean for one in judged))
+            self._has_cut = self._has_cut or any(one.result.cut for one in judged)
             if judged[0].purpose == "progress":
                 self._look(judged)
                 if not last and selection.confirmed is None:
@@ -238,9 +288,18 @@ class _Training:
         then = (values for version, values in self._former if snapshot.version <= version)
         return next(then, self._values)[snapshot.member]
 
-    def _result(self, judged: Judgement) -> Result:
-        order, snapshot = self._order, judged.snapshot
-        assert snapshot is not None, "only those are chosen"
+    def _warn_of_cuts(self, result: EvaluationResult) -> None:
+        spec = self._order.source.spec
+        if self._has_cut and spec.evaluation_steps:
+            self._warnings.append(cut_warning(spec.name, spec.evaluation_steps))
+        if result.cut and max(result.lengths) < (self._time_limit or spec.evaluation_steps or math.inf):
+            text = (
+                f"{self._stopped_by} ended the evaluation after {max(result.lengths):,} steps: no episode was finished"
+            )
+            self._warnings.append(text)
+
+    def _result(self, snapshot: Snapshot, evaluation: EvaluationResult | None) -> Result:
+        order = self._order
         hyperparameters = order.info.defaults() | dict(order.shared) | self._values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
@@ -250,12 +309,13 @@ class _Training:
             "hyperparameters": {
                 name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
             },
-            "agent": f"agent-{judged.member}",
-            "seed": order.seed + judged.member,
-            "env_steps": judged.env_steps,
-            "evaluation": result_to_json(judged.result),
+            "agent": f"agent-{snapshot.member}",
+            "seed": order.seed + snapshot.member,
+            "env_steps": snapshot.env_steps,
+            "evaluation": None if evaluation is None else result_to_json(evaluation),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,
+            "warnings": self._warnings,
         }
         groups = {
             group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()

@@ -72,4 +72,5 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
         find_environment(spec.id).backend if spec.id else "gymnasium",
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
+        step_s=found.step_s,
     )

@@ -7,12 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.errors import TimeUp
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
@@ -24,6 +26,9 @@ from podracer_core.training.source import RolloutSource
 
 _RETURN_ROLLOUTS = 10
 _CONCLUDE_S = 60.0
+_HURRY_S = 1.5  # for the evaluations of a round that is told to end
+_UPDATE_PART = 0.1  # of a round's time that is kept free for its first update
+_MOST_UPDATE_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +75,27 @@ class TrainingSession:
         began_at: float | None = None,
         processor_clock: Callable[[], float] = processor_seconds,
         used_before: float | None = None,
-        episode_steps: int = 1000,
+        episode_steps: Callable[[], int] = lambda: 1000,
         base_env_steps: Sequence[int] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        told_to_end: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
         """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default now; `used_before`:
-        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps` helps to estimate the cost of
-        the first look. `base_env_steps`: each member's before the round, for evaluation episodes that differ from those
-        of earlier rounds. `interrupted` makes `conclude` hurry. `fusion`: with other learners, whose steps count here
-        once they are fused."""
+        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps`, the most of an episode, helps to estimate the
+        cost of the first look. `base_env_steps`: each member's before the round, for evaluation episodes that differ from those
+        of earlier rounds. `interrupted` ends the round without evaluations, `told_to_end` with those that end soon.
+        `fusion`: with other learners, whose steps count here once they are fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()
         algorithm.observe = self.phases.part
+        algorithm.halted, source.halted = self._is_time_up, self._collected_enough
+        self._interrupted, self._told_to_end, self._told_at_s = interrupted, told_to_end, math.inf
+        self._trains_until_s = self._collects_until_s = math.inf
+        self._asked_at_s = 0.0  # when the last step of a rollout began
+        self._update_s = (plan.duration_s or 0.0) * _UPDATE_PART  # of the last update
+        self._is_over = False
         self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
         self._is_on_cpu, self._processor_clock = algorithm.device.type == "cpu", processor_clock
@@ -98,10 +110,22 @@ class TrainingSession:
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
         self.selection = (
-            Selection(algorithm, backend, plan, self.moment, self._first_look_s, base, interrupted, self._returns)
+            Selection(
+                algorithm,
+                backend,
+                plan,
+                self.moment,
+                self._first_look_s,
+                base,
+                interrupted,
+                self._returns,
+                self._ends_at_s,
+            )
             if backend
             else None
         )
+        if backend is not None:
+            backend.left_s = self._evaluation_left_s
         self._evaluates_elsewhere = backend is not None and not backend.blocking
 
     @property
@@ -123,11 +147,20 @@ class TrainingSession:
         return self.selection.confirmed if self.selection else None
 
     @property
+    def ended_by(self) -> Literal["target", "steps", "seconds", ""]:
+        """What has ended the round, or will; empty if it is a limit of cost."""
+        if self.confirmed is not None:
+            return "target"
+        if self.plan.env_steps and self._steps_per_member >= self.plan.env_steps:
+            return "steps"
+        return "" if self.plan.duration_s is None else "seconds"
+
+    @property
     def finished(self) -> bool:
         """Whether the target is reached, or the budget used except for the last evaluations. However short its time, a
         round takes a step."""
         plan, selection = self.plan, self.selection
-        if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
+        if self.confirmed is not None or self._is_over or (plan.env_steps and self._steps_per_member >= plan.env_steps):
             return True
         if plan.duration_s is not None and self._has_stepped:
             closing_s = selection.closing_s if selection and not self._evaluates_elsewhere else 0.0
@@ -137,35 +170,44 @@ class TrainingSession:
         return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
 
     def step(self, *, may_look: bool = True) -> bool:
-        """One rollout, one update, and a look if it is due. Returns whether it has looked."""
+        """One rollout, one update, and a look if it is due. Returns whether it has looked.
+
+        Once time is up or the round is told to end, the rollout and the update end early and nothing follows them."""
         self.phases.next_iteration()
         self._has_stepped = True
-        start_s = self.used_s
+        self._divide_time()
+        start_s, began_at_s = self.used_s, self.elapsed_s
         with self.phases.phase("collect"):
-            rollout = self._source.collect()
+            try:
+                rollout = self._source.collect()
+            except TimeUp:
+                self._is_over = True
+                return False
         self._collect_s, self._envs_per_member = max(0.0, self.used_s - start_s), rollout.num_envs
+        collected_at_s = self.elapsed_s
+        self._note_pace(collected_at_s - began_at_s)
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
+        self._update_s = self.elapsed_s - collected_at_s
         self._count(rollout)
+        self._is_over = self._is_time_up()
         if self._fusion is not None:
             with self.phases.phase("fuse"):
                 others = self._fusion.after_update(last=self.finished)
             if others is not None:
                 self._count_others(others)
-        if self.selection is None:
+        if self.selection is None or self._is_over:
             return False
         with self.phases.phase("evaluate"):
             return self.selection.step(may_look=may_look)
 
-    def conclude(
-        self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
-    ) -> list[MemberOutcome]:
+    def conclude(self, *, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
         """End the round: evaluate every member's best snapshot in full if the fraction and the time allow it
         (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired if the backend is lost for
         `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):
-                self.selection.conclude(timeout_s, told_to_end)
+                self.selection.conclude(timeout_s)
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:
@@ -208,6 +250,53 @@ class TrainingSession:
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
+    def _divide_time(self) -> None:
+        """Set when the next rollout and update have to end, so that the last evaluations have their part of the round:
+        before the first look their whole fraction."""
+        duration_s, selection = self.plan.duration_s, self.selection
+        if duration_s is None:
+            return
+        closing_s = 0.0
+        if selection is not None and not selection.has_judged:
+            closing_s = self.plan.evaluation_fraction * duration_s
+        elif selection is not None and not self._evaluates_elsewhere:
+            closing_s = selection.closing_s
+        self._trains_until_s = duration_s - closing_s
+        left_s = max(0.0, self._trains_until_s - self.elapsed_s)
+        self._collects_until_s = self._trains_until_s - min(self._update_s, _MOST_UPDATE_PART * left_s)
+        self._asked_at_s = self.elapsed_s
+
+    def _is_told(self) -> bool:
+        if not (self._told_to_end() or self._interrupted()):
+            return False
+        self._told_at_s = min(self._told_at_s, self.elapsed_s)
+        return True
+
+    def _is_time_up(self) -> bool:
+        return self._is_told() or self.elapsed_s >= self._trains_until_s
+
+    def _collected_enough(self) -> bool:
+        now_s = self.elapsed_s
+        next_s, self._asked_at_s = (
+            2 * now_s - self._asked_at_s,
+            now_s,
+        )  # another step would take as long as the last one
+        return self._is_told() or next_s >= self._collects_until_s
+
+    def _ends_at_s(self) -> float:
+        """The end of the round on `elapsed_s`; infinite without a limit."""
+        limit_s = math.inf if self.plan.duration_s is None else self.plan.duration_s
+        return min(limit_s, self._told_at_s + _HURRY_S) if self._is_told() else limit_s
+
+    def _evaluation_left_s(self) -> float:
+        """Evaluations during training leave the last ones their part."""
+        closes = self._is_over or self.selection is None or self.selection.is_concluding or self._is_told()
+        return (self._ends_at_s() if closes else self._trains_until_s) - self.elapsed_s
+
+    def _note_pace(self, wall_s: float) -> None:
+        if self.selection is not None and self._collect_s > 0.0:
+            self.selection.note_pace(wall_s / self._collect_s)
+
     def _count(self, rollout: Rollout) -> None:
         self._steps += rollout.valid.sum((0, 2))
         self._steps_per_member += rollout.horizon * rollout.live_envs
@@ -227,5 +316,5 @@ class TrainingSession:
         long as training episodes, or full ones before the first has ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
         ended = int(self._ended.sum())
-        steps = min(self._episode_steps, int(self._steps.sum()) / ended if ended else math.inf)
+        steps = min(self._episode_steps(), int(self._steps.sum()) / ended if ended else math.inf)
         return self._collect_s / self.algorithm.horizon * steps * share

@@ -33,11 +33,13 @@ class RolloutSource(ABC):
     worker_count  workers connected now
     staleness     mean number of versions by which the transitions of the last rollout were behind
     used_s        processor seconds of other processes for its rollouts so far
+    halted        whether the time for collection is over: `collect` then ends the rollout with the steps that it has
     """
 
     worker_count: int = 0
     staleness: float = 0.0
     used_s: float = 0.0
+    halted: Callable[[], bool] = staticmethod(lambda: False)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -46,7 +48,8 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def collect(self) -> Rollout:
-        """The next rollout; its tensors may be overwritten by the next call."""
+        """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is `halted` and has no
+        rollout yet."""
 
     @abstractmethod
     def environment_states(self) -> list[EnvironmentState] | None:
@@ -63,6 +66,7 @@ class InProcessSource(RolloutSource):
         self._collector, self._algorithm = collector, algorithm
 
     def collect(self) -> Rollout:
+        self._collector.halted = self.halted
         return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
 
     def environment_states(self) -> list[EnvironmentState] | None:
@@ -110,6 +114,7 @@ class OverlappingSource(RolloutSource):
     def _begin(self) -> Rollout:
         """Start collecting a rollout with the newest weights, after all earlier work with them."""
         algorithm, collector = self._algorithm, self._collector
+        collector.halted = self.halted
         collector.actor.load_state(algorithm.actor_state())
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
