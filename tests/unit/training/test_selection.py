@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-import math
 import pytest
 import torch
 

@@ -63,7 +63,7 @@ class SteppedClock:
 def test_a_rollout_that_is_longer_than_the_time_ends_early_and_counts(
     make_algorithm: Callable[..., Algorithm], step_s: float, told_at_s: float, env_steps: int
 ) -> None:
-    """Of 20 s evaluation keeps a part, and at first the update 10 %: 13 steps, and 5 more as an update takes no time."""
+    """Of 20 s evaluation keeps a part, and at first the update 10 %: 13 steps, then 5 more."""
     algorithm, clock = make_algorithm(), SteppedClock(step_s)
     collector = Collector(clock.environment(8), algorithm.actor, torch.tensor([1, 2]))
     session = TrainingSession(

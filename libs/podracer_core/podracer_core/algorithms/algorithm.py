@@ -42,8 +42,8 @@ class Algorithm(ABC):
     max_lag     the oldest rollout, in versions, that `update` can still use
     observe     called with the name of each part of an update; returns a context manager around that part. By default
                 it observes nothing
-    halted      asked after each gradient step: whether an update ends with the steps that it has taken, because the time
-                of the round is over. An update that is one CUDA graph does not ask
+    halted      asked after each gradient step: whether the update ends with the steps that it has taken, as time is up.
+                An update that is one CUDA graph does not ask
     """
 
     on_policy: ClassVar[bool]

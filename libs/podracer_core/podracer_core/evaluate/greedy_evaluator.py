@@ -37,9 +37,9 @@ class GreedyEvaluator(Evaluator):
     With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all seeds. Mean and
     interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
     known already (see `evaluates_alike`); else environments for all seeds are made to find out. Without a time limit
-    episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of a slow environment
-    at each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished;
-    nothing comes of a later stage then.
+    episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of slow ones at
+    each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished; a
+    later stage then raises TimeUp.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -85,10 +85,10 @@ def train(
     callbacks        see `Callback`
 
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
-    result so far. If nothing was evaluated by then, the last policy is returned without an evaluation. What the result
-    needs to be read rightly are its `warnings`, such as where evaluation cuts episodes without an end. With searched hyperparameters and at least four members, mutated children of the best replace the
-    worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
-    errors.
+    result so far. If nothing was evaluated by then, the last policy is returned, without an evaluation. The result's
+    `warnings` say what it needs to be read rightly, such as where evaluation cuts episodes without an end. With
+    searched hyperparameters and at least four members, mutated children of the best replace the worst quarter after
+    each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own errors.
     """
     order = Order(
         find_source(environment, environment_arguments, max_episode_steps),

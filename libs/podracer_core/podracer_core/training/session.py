@@ -20,15 +20,13 @@ from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
 from podracer_core.training.phases import Phases, processor_seconds
 from podracer_core.training.plan import RoundPlan
+from podracer_core.training.round_time import RoundTime
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
 
 _RETURN_ROLLOUTS = 10
 _CONCLUDE_S = 60.0
-_HURRY_S = 1.5  # for the evaluations of a round that is told to end
-_UPDATE_PART = 0.1  # of a round's time that is kept free for its first update
-_MOST_UPDATE_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +80,17 @@ class TrainingSession:
         fusion: EpochFusion | None = None,
     ) -> None:
         """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default now; `used_before`:
-        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps`, the most of an episode, helps to estimate the
-        cost of the first look. `base_env_steps`: each member's before the round, for evaluation episodes that differ from those
-        of earlier rounds. `interrupted` ends the round without evaluations, `told_to_end` with those that end soon.
-        `fusion`: with other learners, whose steps count here once they are fused."""
+        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps`, the most of an episode, helps
+        to estimate the cost of the first look. `base_env_steps`: each member's before the round, for evaluation
+        episodes that differ from those of earlier rounds. `interrupted` ends the round without evaluations,
+        `told_to_end` with those that end soon. `fusion`: with other learners, whose steps count here once they are
+        fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()
         algorithm.observe = self.phases.part
-        algorithm.halted, source.halted = self._is_time_up, self._collected_enough
-        self._interrupted, self._told_to_end, self._told_at_s = interrupted, told_to_end, math.inf
-        self._trains_until_s = self._collects_until_s = math.inf
-        self._asked_at_s = 0.0  # when the last step of a rollout began
-        self._update_s = (plan.duration_s or 0.0) * _UPDATE_PART  # of the last update
+        self._time = RoundTime(plan.duration_s, lambda: self.elapsed_s, lambda: told_to_end() or interrupted())
+        algorithm.halted, source.halted = self._time.is_up, self._time.has_collected
         self._is_over = False
         self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
@@ -119,7 +115,7 @@ class TrainingSession:
                 base,
                 interrupted,
                 self._returns,
-                self._ends_at_s,
+                self._time.ends_at_s,
             )
             if backend
             else None
@@ -175,7 +171,7 @@ class TrainingSession:
         Once time is up or the round is told to end, the rollout and the update end early and nothing follows them."""
         self.phases.next_iteration()
         self._has_stepped = True
-        self._divide_time()
+        self._time.divide(self._closing_s())
         start_s, began_at_s = self.used_s, self.elapsed_s
         with self.phases.phase("collect"):
             try:
@@ -188,9 +184,9 @@ class TrainingSession:
         self._note_pace(collected_at_s - began_at_s)
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
-        self._update_s = self.elapsed_s - collected_at_s
+        self._time.note_update(self.elapsed_s - collected_at_s)
         self._count(rollout)
-        self._is_over = self._is_time_up()
+        self._is_over = self._time.is_up()
         if self._fusion is not None:
             with self.phases.phase("fuse"):
                 others = self._fusion.after_update(last=self.finished)
@@ -250,48 +246,18 @@ class TrainingSession:
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
-    def _divide_time(self) -> None:
-        """Set when the next rollout and update have to end, so that the last evaluations have their part of the round:
-        before the first look their whole fraction."""
-        duration_s, selection = self.plan.duration_s, self.selection
-        if duration_s is None:
-            return
-        closing_s = 0.0
-        if selection is not None and not selection.has_judged:
-            closing_s = self.plan.evaluation_fraction * duration_s
-        elif selection is not None and not self._evaluates_elsewhere:
-            closing_s = selection.closing_s
-        self._trains_until_s = duration_s - closing_s
-        left_s = max(0.0, self._trains_until_s - self.elapsed_s)
-        self._collects_until_s = self._trains_until_s - min(self._update_s, _MOST_UPDATE_PART * left_s)
-        self._asked_at_s = self.elapsed_s
-
-    def _is_told(self) -> bool:
-        if not (self._told_to_end() or self._interrupted()):
-            return False
-        self._told_at_s = min(self._told_at_s, self.elapsed_s)
-        return True
-
-    def _is_time_up(self) -> bool:
-        return self._is_told() or self.elapsed_s >= self._trains_until_s
-
-    def _collected_enough(self) -> bool:
-        now_s = self.elapsed_s
-        next_s, self._asked_at_s = (
-            2 * now_s - self._asked_at_s,
-            now_s,
-        )  # another step would take as long as the last one
-        return self._is_told() or next_s >= self._collects_until_s
-
-    def _ends_at_s(self) -> float:
-        """The end of the round on `elapsed_s`; infinite without a limit."""
-        limit_s = math.inf if self.plan.duration_s is None else self.plan.duration_s
-        return min(limit_s, self._told_at_s + _HURRY_S) if self._is_told() else limit_s
+    def _closing_s(self) -> float:
+        """Seconds to keep for the last evaluations: before the first look their whole fraction of the round."""
+        selection = self.selection
+        if selection is None or self.plan.duration_s is None:
+            return 0.0
+        if not selection.has_judged:
+            return self.plan.evaluation_fraction * self.plan.duration_s
+        return 0.0 if self._evaluates_elsewhere else selection.closing_s
 
     def _evaluation_left_s(self) -> float:
-        """Evaluations during training leave the last ones their part."""
-        closes = self._is_over or self.selection is None or self.selection.is_concluding or self._is_told()
-        return (self._ends_at_s() if closes else self._trains_until_s) - self.elapsed_s
+        is_last = self._is_over or self.selection is None or self.selection.is_concluding
+        return self._time.evaluation_left_s(is_last=is_last)
 
     def _note_pace(self, wall_s: float) -> None:
         if self.selection is not None and self._collect_s > 0.0:

@@ -18,6 +18,7 @@ from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
@@ -45,8 +46,6 @@ from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 
 logger = logging.getLogger(__name__)
-
-_UNLIMITED_EPISODE_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ def _set_up_fused(
         cohort,
         spec,
         (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
-        environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        environment.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
         algorithm,
         source,
         backend,
@@ -199,7 +198,7 @@ def _set_up_split(
         cohort,
         spec,
         (from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
-        description.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        description.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
         algorithm,
         source,
         backend,

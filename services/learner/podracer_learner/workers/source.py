@@ -18,7 +18,7 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.rpc.address import parse_address
 from podracer_core.service.build import own_build
 from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
@@ -197,6 +197,8 @@ class RemoteSource(RolloutSource):
             wait_s = self._remaining_wait_s()
             if wait_s <= 0:
                 break
+            if self.halted():
+                raise TimeUp("the time for training was over before a rollout had arrived")
             crew.wait(min(wait_s, _POLL_S))
         grace_s = crew.usual.grace_s
         for link in crew.links:

@@ -74,7 +74,7 @@ class ContestWork(evaluation_works.EvaluationWork, works.Stage):
         present = promotions.champion(session, parent)
         best, challenger = best_of(job), final_policy(job)
         assert present is not None and challenger is not None, "there are two to compare"
-        environment = environment_of(spec_of(job))
+        environment = environment_of(job)
         environment.kwargs.update(dict(spec_of(parent).continuous.contest))
         for side, policy in {CHAMPION: policy_of(present), CHALLENGER: challenger}.items():
             work = jobs.add_work(session, job, self.kind, WorkState.READY, now)

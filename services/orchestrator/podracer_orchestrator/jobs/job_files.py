@@ -11,6 +11,7 @@ from podracer.common.v1 import environment_pb2, tensor_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.rpc.resource_names import artifact_name, job_name
+from podracer_orchestrator.stored_messages import description_of, spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
 
 CODE, DATA_SET = "CODE", "DATA_SET"
@@ -93,12 +94,13 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
         )
 
 
-def environment_of(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets."""
-    environment = environment_pb2.EnvironmentSpec()
+def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
+    """The environment for a pod: with the job's data sets, and where evaluation cuts episodes."""
+    spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
+    environment.evaluation_steps = description_of(job).evaluation_steps
     return environment
 
 

@@ -46,7 +46,7 @@ def train_work(session: Session, job: JobRow, work: WorkRow, lease: LeaseRow, fo
     spec, proposal = spec_of(job), proposal_of(work)
     cohort = cohort_pb2.CohortSpec(
         algorithm=proposal.proposals[0].agent.algorithm,
-        environment=environment_of(spec),
+        environment=environment_of(job),
         environment_description=description_of(job),
         envs_per_member=spec.pod.envs_per_member,
         seed=spec.seed,

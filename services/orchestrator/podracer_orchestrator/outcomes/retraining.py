@@ -109,7 +109,7 @@ class RetrainWork(Stage):
 
 def environment(job: JobRow) -> environment_pb2.EnvironmentSpec:
     """The job's environment, with the arguments for retraining."""
-    found = environment_of(spec_of(job))
+    found = environment_of(job)
     found.kwargs.update(dict(spec_of(job).retrain.kwargs))
     return found
 

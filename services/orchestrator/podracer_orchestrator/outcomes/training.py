@@ -45,7 +45,7 @@ class InspectWork(Work):
     def encode(self, change: Change, lease: LeaseRow, message: pod_pb2.Lease) -> None:
         """The environment, and the one of the retraining."""
         spec = spec_of(change.job)
-        message.inspect.environment.CopyFrom(environment_of(spec))
+        message.inspect.environment.CopyFrom(environment_of(change.job))
         message.inspect.timeout.CopyFrom(seconds_to_duration(INSPECTION_TIMEOUT_S))
         if spec.retrain.kwargs.fields:
             message.inspect.retrain_environment.CopyFrom(retraining.environment(change.job))
@@ -65,6 +65,7 @@ class InspectWork(Work):
             jobs.fail(session, job, as_problem(error), change.now)
             return
         change.record("ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}")
+        jobs.cut_episodes(session, job, result.description, change.now)
         jobs.describe(session, job, result.description)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 

@@ -33,7 +33,7 @@ class EvaluationWork(Work):
         """The stored order."""
         message.evaluate.CopyFrom(order_of(change.work))
         if not message.evaluate.HasField("environment"):
-            message.evaluate.environment.CopyFrom(environment_of(spec_of(change.job)))
+            message.evaluate.environment.CopyFrom(environment_of(change.job))
 
     def complete(self, change: Change, lease: LeaseRow, result: pod_pb2.EvaluateResult) -> None:
         """Count the cost of a result that is of just what was asked for."""

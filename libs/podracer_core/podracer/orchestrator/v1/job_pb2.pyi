@@ -191,6 +191,7 @@ class Job(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     CONTINUOUS_STATUS_FIELD_NUMBER: _builtins.int
     RETRAINED_FIELD_NUMBER: _builtins.int
+    UNJUDGED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
@@ -249,6 +250,10 @@ class Job(_message.Message):
     def retrained(self) -> _agent_pb2.Parent:
         """The retrained best candidate, the job's result. Set after retraining, if `spec.retrain` is set. Output only."""
 
+    @_builtins.property
+    def unjudged(self) -> _agent_pb2.Parent:
+        """The furthest trained policy. Set only if the outcome is NOTHING_JUDGED. Output only."""
+
     def __init__(
         self,
         *,
@@ -271,10 +276,11 @@ class Job(_message.Message):
         generation: _builtins.int = ...,
         continuous_status: Global___ContinuousStatus | None = ...,
         retrained: _agent_pb2.Parent | None = ...,
+        unjudged: _agent_pb2.Parent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "unjudged", b"unjudged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid", "unjudged", b"unjudged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
