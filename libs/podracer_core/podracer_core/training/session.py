@@ -104,25 +104,8 @@ class TrainingSession:
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
-        base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
-        self.selection = (
-            Selection(
-                algorithm,
-                backend,
-                plan,
-                self.moment,
-                self._first_look_s,
-                base,
-                interrupted,
-                self._returns,
-                self._time.ends_at_s,
-            )
-            if backend
-            else None
-        )
-        if backend is not None:
-            backend.left_s = self._evaluation_left_s
         self._evaluates_elsewhere = backend is not None and not backend.blocking
+        self.selection = None if backend is None else self._selection(backend, base_env_steps, interrupted)
 
     @property
     def elapsed_s(self) -> float:
@@ -245,6 +228,22 @@ class TrainingSession:
         count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
+
+    def _selection(
+        self, backend: EvaluationBackend, base_env_steps: Sequence[int] | None, interrupted: Callable[[], bool]
+    ) -> Selection:
+        backend.left_s = self._evaluation_left_s
+        return Selection(
+            self.algorithm,
+            backend,
+            self.plan,
+            self.moment,
+            self._first_look_s,
+            [0] * self.algorithm.members if base_env_steps is None else list(base_env_steps),
+            interrupted,
+            self._returns,
+            self._time.ends_at_s,
+        )
 
     def _closing_s(self) -> float:
         """Seconds to keep for the last evaluations: before the first look their whole fraction of the round."""
