@@ -72,11 +72,14 @@ class Collector:
         self._begin_episodes()
 
     @torch.no_grad()
-    def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
-        """Take `horizon` steps in every environment, or fewer if `halted`. With one buffer the next call overwrites the
-        rollout."""
+    def collect(self, horizon: int, *, policy_version: int = 0, padded: bool = False) -> Rollout:
+        """Take `horizon` steps in every environment, or fewer if `halted`; `padded`: with rows that are not valid in
+        place of the others. With one buffer the next call overwrites the rollout."""
         self._buffer = (self._buffer + 1) % self._buffers
         taken = self._fill(horizon, self._buffer)
+        if padded and taken < horizon:
+            self._step_count += horizon - taken
+            return replace(_padded(self._rollout(horizon, self._buffer), taken), policy_version=policy_version)
         return replace(self._rollout(horizon, self._buffer).first(taken), policy_version=policy_version)
 
     def _fill_rollout(self, horizon: int, buffer: int) -> int:
@@ -153,6 +156,17 @@ class Collector:
                 action_mask_size(self.environment.action_space) if self.environment.has_action_mask else 0,
             )
         return self._rollouts[horizon, buffer]
+
+
+def _padded(rollout: Rollout, taken: int) -> Rollout:
+    """A copy whose rows from `taken` on are those of environments that stand still, and not valid."""
+    last = rollout.observation[taken]
+    copy = replace(rollout, valid=rollout.valid.clone(), truncated=rollout.truncated.clone())
+    copy.observation[taken + 1 :], copy.final_observation[taken:], copy.reward[taken:] = last, last, 0.0
+    copy.terminated[taken:], copy.truncated[taken:], copy.valid[taken:] = False, True, False
+    if copy.action_mask is not None:
+        copy.action_mask[taken + 1 :] = copy.action_mask[taken]
+    return copy
 
 
 def _slot(rollout: Rollout, t: int) -> Step:

@@ -30,6 +30,7 @@ from podracer_core.environments.spaces import (
     to_gymnasium,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.member_states import resume_environments
@@ -46,6 +47,8 @@ from podracer_learner.user_files import FetchedFiles, UserFiles
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 
 logger = logging.getLogger(__name__)
+
+_ROLLOUT_PART = 0.4  # of a round's time that a rollout of workers may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ def _set_up_split(
         check_environment=functools.partial(require_same_environment, description),
         endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
         first_environment=starts.first_environment,
+        rollout_s=_rollout_s(work),
     )
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
@@ -207,6 +211,10 @@ def _set_up_split(
         _told(algorithm, plan.envs_per_member),
         held.pop_all(),
     )
+
+
+def _rollout_s(work: pod_service_pb2.TrainWork) -> float | None:
+    return _ROLLOUT_PART * seconds_from_duration(work.budget.time) if work.budget.HasField("time") else None
 
 
 def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:
