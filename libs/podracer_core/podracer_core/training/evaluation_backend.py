@@ -114,7 +114,8 @@ class InProcessBackend(EvaluationBackend):
 
     def submit(self, order: EvaluationOrder) -> None:
         clock = _clock(order.actor.device)
-        start, self._starting_s, results = clock(), 0.0, ()
+        start, self._starting_s = clock(), 0.0
+        results: tuple[EvaluationResult, ...] = ()
         with suppress(TimeUp):
             results = evaluate_order(self._evaluator(order.actor.device), order)
         duration_s = max(0.0, clock() - start - self._starting_s)

@@ -170,8 +170,7 @@ def _set_up_split(
 ) -> RoundSetup:
     """`fetched`: the environment's files; `held` collects what the round has to close."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
-    description = _description(work)
-    spaces = _array_spaces(description)
+    spaces = _array_spaces(description := _description(work))
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
     starts = begin(algorithm)
