@@ -29,7 +29,11 @@ class Collector:
     for it.
     `buffers`: the number of rollouts that are valid at a time: each is overwritten by the call that many later. `check`
     is called at every step except those that a CUDA graph replays; it raises to cancel.
+
+    halted  asked likewise, from the second step on: whether the rollout ends with the steps that it has
     """
+
+    halted: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -68,14 +72,18 @@ class Collector:
         self._begin_episodes()
 
     @torch.no_grad()
-    def collect(self, horizon: int, *, policy_version: int = 0) -> Rollout:
-        """Take `horizon` steps in every environment. With one buffer the next call overwrites the rollout."""
+    def collect(self, horizon: int, *, policy_version: int = 0, padded: bool = False) -> Rollout:
+        """Take `horizon` steps in every environment, or fewer if `halted`; `padded`: with rows that are not valid in
+        place of the others. With one buffer the next call overwrites the rollout."""
         self._buffer = (self._buffer + 1) % self._buffers
-        rollout = self._rollout(horizon, self._buffer)
-        self._fill(horizon, self._buffer)
-        return replace(rollout, policy_version=policy_version)
+        taken = self._fill(horizon, self._buffer)
+        if padded and taken < horizon:
+            self._step_count += horizon - taken
+            return replace(_padded(self._rollout(horizon, self._buffer), taken), policy_version=policy_version)
+        return replace(self._rollout(horizon, self._buffer).first(taken), policy_version=policy_version)
 
-    def _fill_rollout(self, horizon: int, buffer: int) -> None:
+    def _fill_rollout(self, horizon: int, buffer: int) -> int:
+        """Returns the number of steps that were taken."""
         rollout = self._rollout(horizon, buffer)
         rollout.first_step.copy_(self._step_count)
         rollout.observation[0].copy_(self._observation.view_as(rollout.observation[0]))
@@ -86,6 +94,9 @@ class Collector:
         noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
         for t in range(horizon):
             self._check()
+            if t and self.halted():
+                rollout, horizon = rollout.first(t), t
+                break
             mask = masks[t] if masks is not None else None
             action, log_prob = self.actor.act(rollout.observation[t], noise[t], mask)
             rollout.action[t].copy_(action)
@@ -97,6 +108,7 @@ class Collector:
         statistics = self._episodes.update(rollout.reward, ended, rollout.valid, rollout.terminated)
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
+        return horizon
 
     def rollout_size_bytes(self, horizon: int) -> int:
         """The size of a rollout of this many steps."""
@@ -144,6 +156,17 @@ class Collector:
                 action_mask_size(self.environment.action_space) if self.environment.has_action_mask else 0,
             )
         return self._rollouts[horizon, buffer]
+
+
+def _padded(rollout: Rollout, taken: int) -> Rollout:
+    """A copy whose rows from `taken` on are those of environments that stand still, and not valid."""
+    last = rollout.observation[taken]
+    copy = replace(rollout, valid=rollout.valid.clone(), truncated=rollout.truncated.clone())
+    copy.observation[taken + 1 :], copy.final_observation[taken:], copy.reward[taken:] = last, last, 0.0
+    copy.terminated[taken:], copy.truncated[taken:], copy.valid[taken:] = False, True, False
+    if copy.action_mask is not None:
+        copy.action_mask[taken + 1 :] = copy.action_mask[taken]
+    return copy
 
 
 def _slot(rollout: Rollout, t: int) -> Step:

@@ -11,6 +11,7 @@
     ├── Exhausted                 a quota, a queue or a session limit       -> RESOURCE_EXHAUSTED
     ├── Unavailable               try again later                           -> UNAVAILABLE
     ├── DeadlineExpired           a wait that had a limit                   -> DEADLINE_EXCEEDED
+    │   └── TimeUp                the time for training or evaluation is over
     ├── DataCorrupted             a stored object fails its checksum        -> DATA_LOSS
     └── UserCodeFailed            the user's environment raised             -> FAILED_PRECONDITION
 
@@ -123,6 +124,12 @@ class DeadlineExpired(PodracerError):
     """A wait reached its limit."""
 
     reason = "DEADLINE_EXPIRED"
+
+
+class TimeUp(DeadlineExpired):
+    """The time for training or evaluation is over, or its user has ended it: what is not finished is left out."""
+
+    reason = "TIME_UP"
 
 
 class DataCorrupted(PodracerError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -56,8 +58,12 @@ class PolicyEvaluation:
         admission_score: float | None,
         screening: bool,
         required_score: float | None = None,
+        timeout_s: float = math.inf,
     ) -> tuple[tuple[EvaluationResult, ...], float]:
-        """A result for each agent, and the seconds that it took. Raises InvalidInput for other agents or tensors."""
+        """A result for each agent, none if that takes longer than `timeout_s`, and the seconds that it took.
+
+        Raises InvalidInput for other agents or tensors."""
+        ends_at = time.monotonic() + timeout_s
         unknown = [agent for agent in agents if agent not in self._index]
         if unknown or not agents:
             raise InvalidInput(f"not members of this session's cohort: {', '.join(unknown) or 'no agent was named'}")
@@ -70,6 +76,7 @@ class PolicyEvaluation:
         order = EvaluationOrder(
             0, members, actor, tuple(seeds), first_episodes, admission_score, screening, required_score
         )
+        self._backend.left_s = lambda: ends_at - time.monotonic()
         self._backend.submit(order)
         (answer,) = self._backend.poll()
         return answer.results, answer.duration_s

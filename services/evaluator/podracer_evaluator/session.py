@@ -28,7 +28,7 @@ from podracer_core.environments.registry import require_device
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_to_message
-from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
@@ -152,12 +152,13 @@ class EvaluateSession(WorkSession):
                 message.admission_score if message.HasField("admission_score") else None,
                 message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
                 message.required_score if message.HasField("required_score") else None,
+                seconds_from_duration(message.timeout) if message.HasField("timeout") else math.inf,
             )
             episodes = sum(result.episodes for result in results)
             own.set(episodes=episodes)
         self._count_episodes(episodes, purpose)
-        to_message = partial(_evaluation, message, duration_s)
-        evaluations = [to_message(agent, result) for agent, result in zip(message.agents, results, strict=True)]
+        pairs = zip(message.agents, results, strict=bool(results))  # none at all if time was up
+        evaluations = [_evaluation(message, duration_s, agent, result) for agent, result in pairs]
         self._answer(evaluator_service_pb2.EvaluationAnswer(order_id=message.order_id, evaluations=evaluations))
 
     def _answer(self, answer: evaluator_service_pb2.EvaluationAnswer) -> None:

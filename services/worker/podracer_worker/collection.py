@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +40,7 @@ class CollectionPlan:
 
     state   "step_count" [M]: steps that each agent has taken; with the environments' states (`stack_states`) they
             continue from there
+    rollout_s  seconds after which a rollout ends; the rest of its rows are not valid
     """
 
     cohort: CohortConfig
@@ -47,6 +50,7 @@ class CollectionPlan:
     horizon: int
     device: str
     state: Mapping[str, Tensor]
+    rollout_s: float = math.inf
 
     def __post_init__(self) -> None:
         most = _MAX_ENVIRONMENTS // len(self.cohort.members)
@@ -86,7 +90,9 @@ class Collection:
 
     def collect(self, policy_version: int) -> Rollout:
         """The next rollout; the following one overwrites it."""
-        return self._collector.collect(self._plan.horizon, policy_version=policy_version)
+        ends_at = time.monotonic() + self._plan.rollout_s
+        self._collector.halted = lambda: time.monotonic() >= ends_at
+        return self._collector.collect(self._plan.horizon, policy_version=policy_version, padded=True)
 
     @property
     def rollout_size_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.sessions import WorkSession
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
@@ -101,6 +103,7 @@ class CollectSession(WorkSession):
             horizon=request.horizon,
             device=require_device(device_for(request.device or self._device, environment)),
             state=_state(request),
+            rollout_s=seconds_from_duration(request.rollout_time) if request.HasField("rollout_time") else math.inf,
         )
         in_flight = request.max_in_flight or 1
         if not 0 < in_flight <= _MAX_IN_FLIGHT:

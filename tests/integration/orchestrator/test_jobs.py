@@ -10,6 +10,7 @@ from google.protobuf import field_mask_pb2
 
 from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2, evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
@@ -139,8 +140,12 @@ async def test_a_users_environment_is_inspected_before_any_agent_exists(site):
     assert not site.board.calls
     await learner.complete(inspect={"description": description()})
     assert (await site.job(job.name)).state == job_pb2.JOB_STATE_PENDING
-    assert (await learner.ask()).train.cohort.environment_description == description()
-    assert site.board.boards[job.leaderboard].environment_description == description()
+    found = description()
+    found.evaluation_steps = 3125  # a tenth of its 1,000,000 steps for 32 episodes, as there is no time limit
+    cohort = (await learner.ask()).train.cohort
+    assert cohort.environment_description == found
+    assert cohort.environment.evaluation_steps == 3125
+    assert site.board.boards[job.leaderboard].environment_description == found
 
 
 async def test_a_users_environment_that_cannot_start_fails_its_job_with_the_users_traceback(site):
@@ -227,7 +232,7 @@ async def test_update_changes_what_may_change_and_refuses_the_rest(site):
         await update("weight", weight=3.0)
 
 
-async def test_a_lowered_budget_ends_a_job_at_once(site):
+async def test_a_lowered_budget_ends_a_job_at_once_and_without_a_judged_agent_it_has_failed(site):
     job = await site.create()
     learner = site.learner()
     await learner.ask()
@@ -236,7 +241,11 @@ async def test_a_lowered_budget_ends_a_job_at_once(site):
     spec = job_pb2.JobSpec(objective=evolution_pb2.Objective(max_env_steps=150))
     request = service_pb2.UpdateJobRequest(name=job.name, update_mask=mask, spec=spec)
     done = (await site.client.jobs.UpdateJob(request)).job
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
+    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_OUTCOME_NOTHING_JUDGED)
+    assert done.problem.reason == "NOTHING_JUDGED"
+    assert done.unjudged.checkpoint.env_steps == 100
+    best = artifact_pb2.GetArtifactRequest(name=f"{job.name}/checkpoints/best")
+    assert (await site.client.artifacts.GetArtifact(best)).artifact.name.startswith(done.unjudged.agent)
 
 
 async def test_delete_removes_everything_of_an_ended_job_and_its_leaderboard(site):

@@ -209,3 +209,24 @@ def test_evaluation_seeds_overlap_with_nothing() -> None:
     assert not training & set(everything)
     assert all(0 <= seed < 1 << 63 for seed in everything)
     assert evaluation_seeds(1, 2, 4, first=3) == evaluation_seeds(1, 2, 7)[3:]
+
+
+@BOTH
+def test_a_halted_rollout_has_the_steps_that_were_taken_or_is_padded_with_rows_that_are_not_valid(name: str) -> None:
+    whole, halted, padded = (collector(name, [3, 4]) for _ in range(3))
+    expected = whole.collect(HORIZON)
+    for one in (halted, padded):
+        asked = iter([False, False, True])
+        one.halted = lambda asked=asked: next(asked)  # type: ignore[misc]
+    short, full = halted.collect(HORIZON), padded.collect(HORIZON, padded=True)
+    assert (short.horizon, full.horizon) == (3, HORIZON)
+    for field in FIELDS[1:-1]:
+        assert torch.equal(getattr(short, field), getattr(expected, field)[:3])
+        assert torch.equal(getattr(full, field)[:3], getattr(expected, field)[:3])
+    assert torch.equal(short.observation, expected.observation[:4])
+    assert not full.valid[3:].any()
+    assert full.truncated[3:].all()
+    assert torch.equal(full.observation[3:], full.observation[3].expand_as(full.observation[3:]))
+    halted.halted = padded.halted = lambda: False  # type: ignore[method-assign]
+    assert torch.equal(halted.collect(1).observation[0], short.observation[-1]), "the next one goes on from there"
+    assert padded.collect(HORIZON).valid.all()

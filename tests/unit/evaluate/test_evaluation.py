@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import gymnasium
 import pytest
 import torch
+from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.ppo import PPO
@@ -15,9 +17,9 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput
-from podracer_core.evaluate import EvaluationResult, GreedyEvaluator
+from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.errors import InvalidInput, TimeUp
+from podracer_core.evaluate import EvaluationResult, GreedyEvaluator, greedy_evaluator
 from podracer_core.networks import NetworkActor
 from podracer_core.random_numbers import evaluation_seeds
 from tests.support.graph_recorder import captures, use_recorder
@@ -118,12 +120,39 @@ def test_only_a_few_sets_of_environments_are_kept() -> None:
 
 
 def test_an_environment_without_a_time_limit_is_cut_off() -> None:
-    evaluator = GreedyEvaluator(lambda count: Pendulum(count, max_episode_steps=None), step_limit=21)
+    class CutAfter21(Pendulum):
+        evaluation_steps = 21
+
+    evaluator = GreedyEvaluator(lambda count: CutAfter21(count, max_episode_steps=None))
     (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
-    assert result.lengths == (21, 21, 21)
+    assert (result.lengths, result.cut) == ((21, 21, 21), 3)
     with pytest.raises(InvalidInput, match="at least one seed"):
         evaluator.evaluate(actor("Pendulum", 4), [])
     evaluator.close()
+
+
+@pytest.mark.parametrize(("steps", "lengths", "cut"), [(30, (17, 23), 0), (10, (10, 10, 10), 3)])
+def test_when_time_is_up_unfinished_episodes_are_left_out_or_cut_if_none_is_finished(
+    steps: int, lengths: tuple[int, ...], cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    class Lengths(Pendulum):  # of 17, 40 and 23 steps
+        def step(self, action: Tensor, out: Step | None = None) -> Step:
+            taken.append(1)
+            return replace(super().step(action, out), truncated=torch.tensor([17, 40, 23]) <= len(taken))
+
+    def check() -> None:
+        if len(taken) >= steps:
+            raise TimeUp("over")
+
+    monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 1)
+    evaluator = GreedyEvaluator(lambda count: Lengths(count, max_episode_steps=None), check=check)
+    (result,) = evaluator.evaluate(actor("Pendulum", 4), SEEDS[:3])
+    assert (result.lengths, result.cut) == (lengths, cut)
+    assert list(result.seeds) == (SEEDS[:3] if cut else [SEEDS[0], SEEDS[2]])
+    with pytest.raises(TimeUp):
+        evaluator.evaluate(actor("Pendulum", 4), SEEDS[3:6], first_row=3)
 
 
 def test_an_environment_whose_episode_has_ended_is_not_stepped_where_it_can_stand_still() -> None:

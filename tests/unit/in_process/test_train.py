@@ -23,6 +23,7 @@ from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
 from podracer_core.in_process.beginning import begin_from
 from podracer_core.in_process.breeding import replace_worst
+from podracer_core.training import round_time
 from tests.unit.in_process.tiny import FAST, Lights
 
 train = partial(podracer.train, progress=False)
@@ -98,6 +99,46 @@ def test_whole_floats_and_a_plain_function_are_taken() -> None:
 
 def test_seconds_end_it() -> None:
     assert lights(seconds=0.5).stopped_by == "seconds"
+
+
+class Endless(Lights):
+    """Its episodes never end."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        found = super().reset(seed=seed)
+        self.left = -1
+        return found
+
+
+def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="has no time limit: evaluation ends episodes after 125 steps") as told:
+        result = train(Endless, members=2, envs_per_member=4, episodes=8, hyperparameters=FAST, steps=10_000)
+    assert [str(one.message) for one in told] == list(result.warnings)
+    assert result.stopped_by == "steps"
+    assert result.best is not None
+    assert (result.best.cut, set(result.best.lengths)) == (result.best.episodes, {125})
+    again = podracer.load(result.save(tmp_path), Endless)
+    assert again.warnings == result.warnings
+    assert again.evaluate(2).lengths == (125, 125)
+
+
+def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    class Interrupting(Endless):
+        def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
+            steps.append(1)
+            if len(steps) == 50:
+                _thread.interrupt_main()
+            return super().step(action)
+
+    monkeypatch.setattr(round_time, "_HURRY_S", 0.0)  # no time for an evaluation
+    with pytest.warns(UserWarning, match="no policy was evaluated: interrupt ended training before"):
+        result = train(Interrupting, members=2, envs_per_member=4, hyperparameters=FAST | {"horizon": 64}, seconds=600)
+    assert (result.stopped_by, result.best, result.history) == ("interrupt", None, ())
+    assert len(steps) == 56, "the rollout has ended after the step of all 8 environments"
+    assert "not evaluated" in repr(result)
+    assert int(result.policy([1.0, 0.0])) in (0, 1)
 
 
 def test_callbacks_are_told_and_may_end_it() -> None:

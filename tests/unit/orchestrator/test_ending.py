@@ -69,13 +69,13 @@ def test_each_job_that_is_due_ends(session: Session, count: int) -> None:
     add_jobs(session, range(count), env_steps=100)
     end_due(session, range(count))
     jobs = [session.get_one(JobRow, f"u{number}") for number in range(count)]
-    assert [job.outcome for job in jobs] == [JobOutcome.BUDGET_USED] * count
+    assert [(job.state, job.outcome) for job in jobs] == [(JobState.FAILED, JobOutcome.NOTHING_JUDGED)] * count
 
 
 def test_a_job_that_is_gone_is_passed_over(session: Session) -> None:
     add_jobs(session, range(1), env_steps=100)
     end_due(session, range(2))
-    assert session.get_one(JobRow, "u0").state == JobState.SUCCEEDED
+    assert session.get_one(JobRow, "u0").state == JobState.FAILED
 
 
 @pytest.mark.parametrize(("of_before", "state"), [(False, JobState.PENDING), (True, JobState.SUCCEEDED)])

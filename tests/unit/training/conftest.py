@@ -56,6 +56,6 @@ def make_session(
         algorithm = make_algorithm(seeds)
         source = InProcessSource(make_collector(algorithm, envs), algorithm)
         judge = InProcessBackend(partial(make_vec_environment, SPEC))
-        return TrainingSession(algorithm, source, judge, RoundPlan(**plan), episode_steps=500)
+        return TrainingSession(algorithm, source, judge, RoundPlan(**plan), episode_steps=lambda: 500)
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,13 +91,15 @@ class Stage:
     def __init__(self, algorithm: Algorithm, judge: EvaluationBackend, base: int = 0, **plan: object) -> None:
         self.elapsed_s, self.algorithm = 0.0, algorithm
         self.steps = 0
+        planned = RoundPlan(**({"duration_s": 100.0} | plan))
         self.selection = Selection(
             algorithm,
             judge,
-            RoundPlan(**({"duration_s": 100.0} | plan)),
+            planned,
             self.now,
             lambda: 0.01,
             [base] * algorithm.members,
+            ends_at_s=lambda: 1.0 + (planned.duration_s or math.inf),
         )
 
     def now(self) -> Moment:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import GreedyEvaluator
+from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.member_states import resume, resume_environments
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.session import TrainingSession
@@ -32,18 +36,51 @@ def test_a_budget_of_steps_ends_with_the_rollout_that_reaches_it(make_session: M
     assert session.progress().updates == 2
 
 
-def test_a_budget_of_time_ends_the_round(make_session: MakeSession) -> None:
-    session = make_session(duration_s=0.3)
-    while not session.finished:
-        session.step()
-    assert session.elapsed_s + session.selection.closing_s >= 0.3  # type: ignore[union-attr]
+class SteppedClock:
+    """A clock that stands still but for the steps of environments."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self._step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def environment(self, count: int, device: torch.device | str = "cpu") -> VecEnvironment:
+        environment = make_vec_environment(EnvironmentSpec(id="CartPole-v1"), count, device)
+        take = environment.step
+
+        def step(action: Tensor, out: Step | None = None) -> Step:
+            self.now_s += self._step_s
+            return take(action, out)
+
+        environment.step = step  # type: ignore[method-assign]
+        return environment
 
 
-def test_a_round_takes_a_step_however_short_its_time(make_session: MakeSession) -> None:
-    session = make_session(duration_s=1e-6)
+@pytest.mark.parametrize(
+    ("step_s", "told_at_s", "env_steps"), [(1.0, math.inf, 72), (1.0, 5.0, 20), (200.0, math.inf, 4)]
+)
+def test_a_rollout_that_is_longer_than_the_time_ends_early_and_counts(
+    make_algorithm: Callable[..., Algorithm], step_s: float, told_at_s: float, env_steps: int
+) -> None:
+    """Of 20 s evaluation keeps a part, and at first the update 10 %: 13 steps, then 5 more."""
+    algorithm, clock = make_algorithm(), SteppedClock(step_s)
+    collector = Collector(clock.environment(8), algorithm.actor, torch.tensor([1, 2]))
+    session = TrainingSession(
+        algorithm,
+        InProcessSource(collector, algorithm),
+        InProcessBackend(clock.environment),
+        RoundPlan(duration_s=20.0),
+        clock=clock,
+        processor_clock=clock,
+        told_to_end=lambda: clock.now_s >= told_at_s,
+    )
     while not session.finished:
         session.step()
-    assert session.progress().updates == 1
+    assert session.moment().env_steps == [env_steps, env_steps]
+    assert session.ended_by == "seconds"
+    session.conclude()
+    assert session.elapsed_s <= max(20.0, step_s) if told_at_s > 20.0 else told_at_s + 2.5
 
 
 def test_an_easy_target_ends_the_round_with_a_confirmed_member(make_session: MakeSession) -> None:

@@ -125,7 +125,8 @@ def _watch_job(server: ServerOptions, client: Client, job: Job, *, plain: bool, 
             for update in job.watch():
                 job.message = update.job
                 show_update(display, update)
-        checkpoint = best_checkpoint_name(job.name) if job.progress.best.checkpoint.prefix else ""
+        has_policy = job.progress.best.checkpoint.prefix or job.message.HasField("unjudged")
+        checkpoint = best_checkpoint_name(job.name) if has_policy else ""
         options = server.arguments()
         commands = next_steps(checkpoint, [short_name(job.name), *options], checkpoint_options=options)
         display.finish(JobSummary(job.message, checkpoint), commands)

@@ -29,6 +29,7 @@ from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 _OUTCOMES = {
     job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",
     job_pb2.JOB_OUTCOME_BUDGET_USED: "budget used",
+    job_pb2.JOB_OUTCOME_NOTHING_JUDGED: "nothing was judged",
 }
 
 
@@ -114,7 +115,8 @@ class JobSummary:
         if self.job.HasField("ensemble"):
             lines.append(f"ensemble     {_ensemble_text(self.job.ensemble)}")
         if self.checkpoint:
-            lines.append(f"best policy  {self.checkpoint}")
+            title = "last policy" if self.job.HasField("unjudged") else "best policy"
+            lines.append(f"{title}  {self.checkpoint}")
         return lines
 
 

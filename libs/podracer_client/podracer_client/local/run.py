@@ -141,6 +141,7 @@ class _Run(Foreground[JobUpdate | _Started]):
     def _show_end(self, job: Job) -> None:
         message = job.message
         final = message.retrained if message.HasField("retrained") else message.progress.best
+        final = message.unjudged if message.HasField("unjudged") else final
         prefix = final.checkpoint.prefix
         checkpoint = path_text(self._state.objects / prefix.rstrip("/")) if prefix else ""
         elsewhere = self._state.path != DEFAULT_FOLDER.absolute()

@@ -12,7 +12,11 @@ from podracer_client.report.figures.rendering import FigurePlan, Rendered, figur
 from podracer_client.report.html import Content, Markup, definitions, element, join, meter, page, section, table
 from podracer_client.report.records import Event, JobReport
 
-OUTCOMES = {"TARGET_REACHED": "target reached", "BUDGET_USED": "budget used"}
+OUTCOMES = {
+    "TARGET_REACHED": "target reached",
+    "BUDGET_USED": "budget used",
+    "NOTHING_JUDGED": "failed: nothing was judged",
+}
 ROUTINE = frozenset({"LEASE_GRANTED", "FOLLOW_ENDED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"})
 _FIRST_EVENTS, _LAST_EVENTS = 20, 180
 

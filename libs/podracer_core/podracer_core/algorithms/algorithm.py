@@ -28,6 +28,10 @@ def _unobserved(part: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def _not_halted() -> bool:
+    return False
+
+
 class Algorithm(ABC):
     """M agents that train at once. Built as `cls(cohort, observation_space, action_space, device)`.
 
@@ -38,6 +42,8 @@ class Algorithm(ABC):
     max_lag     the oldest rollout, in versions, that `update` can still use
     observe     called with the name of each part of an update; returns a context manager around that part. By default
                 it observes nothing
+    halted      asked after each gradient step: whether the update ends with the steps that it has taken, as time is up.
+                An update that is one CUDA graph does not ask
     """
 
     on_policy: ClassVar[bool]
@@ -53,6 +59,7 @@ class Algorithm(ABC):
     horizon: int
     device: torch.device
     observe: Callable[[str], AbstractContextManager[object]] = staticmethod(_unobserved)
+    halted: Callable[[], bool] = staticmethod(_not_halted)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

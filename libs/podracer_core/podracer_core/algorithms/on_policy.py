@@ -173,6 +173,8 @@ class OnPolicy(Algorithm):
         with self.observe("gradient steps"):
             for minibatch in self._minibatches(rows):
                 self._step(minibatch, rate, learning, totals)
+                if self.halted():
+                    break
         # They count from the next rollout on: this one was collected, and learned from, with the old ones.
         self._observations.update(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)

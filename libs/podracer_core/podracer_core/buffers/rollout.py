@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -90,6 +90,18 @@ class Rollout:
         own = [getattr(self, field.name) for field in fields(self)]
         episodes = [getattr(self.episodes, field.name) for field in fields(EpisodeStatistics)]
         return sum(one.nbytes for one in (*own, *episodes) if isinstance(one, Tensor))
+
+    def first(self, steps: int) -> Rollout:
+        """The first `steps` of its T steps, in the same memory."""
+        if steps == self.horizon:
+            return self
+        rows = ("final_observation", "action", "log_prob", "reward", "terminated", "truncated", "valid")
+        return replace(
+            self,
+            observation=self.observation[: steps + 1],
+            action_mask=None if self.action_mask is None else self.action_mask[: steps + 1],
+            **{name: getattr(self, name)[:steps] for name in rows},
+        )
 
     def to_tensors(self) -> dict[str, Tensor]:
         """A flat dict for a wire. Of the final observations it holds only the rows that end an episode.

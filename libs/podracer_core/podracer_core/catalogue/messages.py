@@ -111,6 +111,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         max_episode_steps=spec.max_episode_steps or 0,
         data=files_to_messages(spec.data),
         isolation=spec.isolation,
+        evaluation_steps=spec.evaluation_steps or 0,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -127,6 +128,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         code=file_from_message(message.code, "environment.code") if message.HasField("code") else None,
         data=files_from_messages(message.data),
         isolation=cast("Isolation", message.isolation),  # the spec checks it
+        evaluation_steps=message.evaluation_steps or None,
     )
 
 
@@ -167,12 +169,13 @@ def description_to_message(
     deterministic_evaluation: bool = False,
     preparation: str = "",
     shares_state: bool = False,
+    step_s: float = 0.0,
 ) -> environment_pb2.EnvironmentDescription:
     """The description of a started environment as a message; `backend`: the implementation.
 
-    A `preparation` that is too long for the message is cut.
+    A `preparation` that is too long for the message is cut. `step_s`: of one step; 0: not measured.
     """
-    return environment_pb2.EnvironmentDescription(
+    description = environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
         max_episode_steps=max_episode_steps or 0,
@@ -181,6 +184,9 @@ def description_to_message(
         preparation=_shortened(preparation),
         shares_state=shares_state,
     )
+    if step_s > 0.0:
+        description.step_time.FromNanoseconds(int(step_s * 1e9))
+    return description
 
 
 def hyperparameter_to_message(value: HyperparameterValue) -> agent_pb2.HyperparameterValue:

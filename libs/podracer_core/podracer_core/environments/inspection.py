@@ -28,6 +28,7 @@ class Inspection(NamedTuple):
     deterministic_evaluation: bool
     preparation: str
     warnings: tuple[str, ...] = ()
+    step_s: float = 0.0  # of one step, with its part of what inspection does besides; 0: not measured
 
 
 def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspection:
@@ -52,8 +53,10 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
     try:
         children[0].send("open", environment=spec.to_json(), count=1, pictures=False)
         opened = children[0].receive(deadline)
+        began_at = time.monotonic()
         children[0].send("inspect", steps=_STEPS)
         children[0].receive(deadline)
+        step_s = (time.monotonic() - began_at) / _STEPS
     except ChildLost as lost:
         printed = children[0].output.after("")
         raise UserCodeFailed(lost.message, user_traceback=printed, environment=spec.name) from lost
@@ -66,4 +69,5 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         opened["max_episode_steps"],
         opened.get("deterministic_evaluation", False),
         opened.get("preparation", ""),
+        step_s,
     )

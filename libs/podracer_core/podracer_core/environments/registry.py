@@ -37,7 +37,7 @@ def make_vec_environment(
     """
     batched = batched_class(spec)
     if batched is None:
-        return PreprocessVecEnv(
+        own = PreprocessVecEnv(
             gymnasium_spec(spec),
             num_envs,
             device,
@@ -45,6 +45,8 @@ def make_vec_environment(
             step_timeout_s=step_timeout_s,
             elastic=evaluation,
         )
+        own.evaluation_steps = spec.evaluation_steps
+        return own
     if not runs_on(spec, device):
         places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)
         raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)
@@ -68,6 +70,7 @@ def make_vec_environment(
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
         raise InvalidInput(message, field="environment.kwargs") from error
+    environment.evaluation_steps = spec.evaluation_steps
     return environment
 
 

@@ -93,6 +93,8 @@ class VecEnvironment(ABC):
     # What a user's environment observes, if the batch flattens it; see `catalogue.observations`.
     original_space: Space | None = None
     max_episode_steps: int | None
+    # Steps after which evaluation cuts an episode where there is no time limit; None: the default.
+    evaluation_steps: int | None = None
     # True where all episodes of an environment made for evaluation are alike, as in a back-test. The class says so, and
     # its constructor takes `evaluation: bool`.
     deterministic_evaluation: bool = False

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
 from podracer_core.device import cuda_graphs
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
 from podracer_core.evaluate.intact_episodes import ATTEMPTS, IntactEpisodes, attempt_seeds
 from podracer_core.evaluate.result import EvaluationResult
@@ -21,7 +24,7 @@ from podracer_core.networks import NetworkActor
 # The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
 # differently when its size changes, and a stored return must come out again exactly.
 BLOCK_ROWS = 32
-_DEFAULT_STEP_LIMIT = 100_000
+_SLOW_S = 0.01  # of a step, from which on each one is followed by a check
 _MOST_KEPT = 8  # sets of environments
 
 
@@ -36,23 +39,17 @@ class GreedyEvaluator(Evaluator):
 
     With `deterministic_evaluation` all of a policy's episodes are alike, so one is played for all seeds. Mean and
     interval are then the environment's own statistic, or the return with an interval of no width. `all_alike`: this is
-    known already (see `evaluates_alike`); else environments for all seeds are made to find out. An environment without
-    a time limit is truncated after `step_limit` steps. `check` is called every few steps; it raises to cancel.
+    known already (see `evaluates_alike`); else environments for all seeds are made to find out. Without a time limit
+    episodes are cut after the environment's `evaluation_steps`. `check` is called every few steps, of slow ones at
+    each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished; a
+    later stage then raises TimeUp.
 
     Any other episode whose world breaks is replaced (`IntactEpisodes`). Raises UserCodeFailed if a world broke in every
     episode of every policy so far.
     """
 
-    def __init__(
-        self,
-        make_environment: Callable[[int], VecEnvironment],
-        *,
-        all_alike: bool = False,
-        step_limit: int = _DEFAULT_STEP_LIMIT,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(make_environment, all_alike=all_alike, check=check)
-        self._step_limit = step_limit
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._kept: dict[int, _Kept] = {}  # by number of environments
         self._was_intact = False  # an episode, ever: the environment works
         self._most: int | None = None  # environments at a time
@@ -93,33 +90,51 @@ class GreedyEvaluator(Evaluator):
         if members * blocks == 1 and block_rows == BLOCK_ROWS:
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
+        self._check()
         intact, rewards = IntactEpisodes(seeds, members), torch.empty(0)
         for attempt in range(1 if self._all_alike else ATTEMPTS):
             keys = attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
-            rewards = self._play_out(episodes, keys, intact.open if attempt else None)
-            intact.take(episodes)
-            if not intact.open:
+            rewards, in_time = self._play_out(episodes, keys, intact.open if attempt else None)
+            if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
+                raise TimeUp("the later episodes of this evaluation have not ended in time")
+            intact.take(episodes, in_time=in_time)
+            if not (intact.open and in_time):
                 break
         results = intact.results()
-        self._was_intact |= any(result.returns for result in results)
+        self._was_intact |= not in_time or any(result.returns for result in results)
         if not self._was_intact and intact.by_world:
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
         return _with_statistics(results, rewards, environment) if self._all_alike else results
 
-    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None) -> Tensor:
-        """Play the episodes of `keys` in these rows, None: all, to their ends; the rewards, if all are alike."""
+    def _play_out(
+        self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None
+    ) -> tuple[Tensor, bool]:
+        """Play the episodes of `keys` in these rows, None: all, to their ends. The rewards, if all are alike, and
+        whether there was time for all steps."""
         environment = self._environment(keys.numel())
         episodes.begin(keys, rows)
-        limit, rewards = environment.max_episode_steps or self._step_limit, []
-        for taken in range(0, limit, STEPS_AT_ONCE):
-            steps = min(limit - taken, STEPS_AT_ONCE)
+        limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
+        is_graph = environment.graph_safe and cuda_graphs.can_capture(environment.device)
+        left, steps, rewards, in_time = limit, STEPS_AT_ONCE if is_graph else 1, [], True
+        while left and in_time:
+            steps, began_at = min(left, steps), time.monotonic()
             episodes.play(steps)
             if self._all_alike:
                 rewards.append(episodes.rewards[:steps].clone())
-            self._check()
             if _have_ended(episodes.running):
                 break
-        return torch.cat(rewards) if rewards else torch.empty(0)
+            left -= steps
+            in_time = self._is_in_time()
+            is_slow = not is_graph and time.monotonic() - began_at > steps * _SLOW_S
+            steps = 1 if is_slow else STEPS_AT_ONCE
+        return torch.cat(rewards) if rewards else torch.empty(0), in_time
+
+    def _is_in_time(self) -> bool:
+        try:
+            self._check()
+        except TimeUp:
+            return False
+        return True
 
     def close(self) -> None:
         """Close all environments."""

@@ -34,16 +34,17 @@ class IntactEpisodes:
         self._seeds = seeds
         self.open = list(range(members * len(seeds)))
         self.by_world: list[Break] = []
-        self._found: dict[int, tuple[float, int]] = {}
+        self._found: dict[int, tuple[float, int, bool]] = {}
         self._breaks: list[list[Break]] = [[] for _ in range(members)]
 
-    def take(self, episodes: GreedyEpisodes) -> None:
-        """Take what was played in the open rows. A policy that acts wildly is not given another episode."""
+    def take(self, episodes: GreedyEpisodes, *, in_time: bool) -> None:
+        """Take what was played in the open rows. A policy that acts wildly is not given another episode. Not `in_time`:
+        a policy's unfinished episodes are left out, or cut if none is finished."""
         told: dict[int, Break] = {}
         for each in episodes.take_breaks():
             told.setdefault(each.row, each)
-        tensors = (episodes.returns, episodes.lengths, episodes.invalid, episodes.wild_at)
-        returns, lengths, invalid, wild_at = (tensor.tolist() for tensor in tensors)
+        tensors = (episodes.returns, episodes.lengths, episodes.invalid, episodes.wild_at, episodes.running)
+        returns, lengths, invalid, wild_at, running = (tensor.tolist() for tensor in tensors)
         rows, self.open = self.open, []
         failed_starts = [each for each in episodes.failed_starts if each.row in rows]
         self.by_world += failed_starts
@@ -58,7 +59,14 @@ class IntactEpisodes:
                 self._note(self.by_world[-1])
                 self.open.append(row)
             else:
-                self._found[row] = returns[row], lengths[row]
+                self._found[row] = returns[row], lengths[row], running[row]
+        if not in_time:
+            whole = {row // len(self._seeds) for row, (_, _, is_cut) in self._found.items() if not is_cut}
+            self._found = {
+                row: found
+                for row, found in self._found.items()
+                if not found[2] or row // len(self._seeds) not in whole
+            }
 
     def results(self) -> tuple[EvaluationResult, ...]:
         """One result a policy."""
@@ -68,12 +76,13 @@ class IntactEpisodes:
             found = [self._found[member * count + index] for index in kept]
             results.append(
                 EvaluationResult(
-                    tuple(total for total, _ in found),
-                    tuple(length for _, length in found),
+                    tuple(total for total, _, _ in found),
+                    tuple(length for _, length, _ in found),
                     tuple(self._seeds[index] for index in kept),
                     sum(each.numbers for each in breaks),
                     sum(not each.numbers for each in breaks),
                     breaks[0].text if breaks else "",
+                    sum(is_cut for _, _, is_cut in found),
                 )
             )
         return tuple(results)

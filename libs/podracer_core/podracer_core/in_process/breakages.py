@@ -19,10 +19,10 @@ class Breakages:
     first      the first break in training, as a sentence; empty if nothing has broken
     """
 
-    def __init__(self, environment: VecEnvironment) -> None:
+    def __init__(self, environment: VecEnvironment, told: Sequence[str] = ()) -> None:
         self._environment = environment
         self._name = getattr(environment, "name", type(environment).__name__)
-        self.warnings: list[str] = []
+        self.warnings = list(told)
         self.first = ""
         self._traceback = ""
         self._judged, self._judged_broken = 0, 0

@@ -41,10 +41,32 @@ class EnvironmentSource:
     make: MakeEnvironment | None = None
     batched: type[VecEnvironment] | None = None
 
-    def open(self, count: int, device: torch.device | str = "cpu", *, evaluation: bool = False) -> VecEnvironment:
-        """`count` environments on `device`; the caller closes them. Raises InvalidInput, and the code's own errors."""
-        if self.make is not None:
-            return PreprocessVecEnv(self.spec, count, device, make=self.make, elastic=evaluation)
+    def open(
+        self,
+        count: int,
+        device: torch.device | str = "cpu",
+        *,
+        evaluation: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> VecEnvironment:
+        """`count` environments on `device`; the caller closes them. `check` is called before each one that is made in
+        this process; it raises to cancel. Raises InvalidInput, and the code's own errors."""
+        environment = self._open(count, device, evaluation, check)
+        environment.evaluation_steps = self.spec.evaluation_steps
+        return environment
+
+    def _open(
+        self, count: int, device: torch.device | str, evaluation: bool, check: Callable[[], None]
+    ) -> VecEnvironment:
+        if (construct := self.make) is not None:
+
+            @functools.wraps(construct)
+            def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
+                check()
+                return construct(**arguments)
+
+            own = construct if self.spec.isolation else make
+            return PreprocessVecEnv(self.spec, count, device, make=own, elastic=evaluation)
         if self.batched is None:
             return make_vec_environment(self.spec, count, device, evaluation=evaluation)
         arguments = self.spec.arguments

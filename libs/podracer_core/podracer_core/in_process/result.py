@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ class Result:
     history      the looks at the members during training, oldest first
     stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
     error        what ended training, if an error did
-    warnings     what training told by warnings, such as episodes whose world broke
+    warnings     what training told by warnings: broken episodes, a cut of evaluation episodes, no evaluation
     checkpoint   the checkpoint that `save` writes
     """
 
@@ -151,14 +152,14 @@ class Result:
         stopped_by: str = "",
         target: float | None = None,
         *,
-        warnings: Sequence[str] = (),
         error: Exception | None = None,
     ) -> None:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
         self._source, self._target = source, target
-        self.warnings, self.error = tuple(warnings), error
+        self.warnings: tuple[str, ...] = tuple(checkpoint.metadata.get("warnings", ()))
+        self.error = error
         judged = checkpoint.metadata.get("evaluation")
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
 
@@ -245,7 +246,9 @@ class Result:
 
     def __repr__(self) -> str:
         text = f"{self.algorithm} in {self.environment}"
-        if self.best is not None:
+        if self.best is None:
+            text += ": not evaluated"
+        else:
             width = f" ± {self.best.half_width:.2g}" if math.isfinite(self.best.half_width) else ""
             if self.best.deterministic:  # the interval is the statistic's: not about the mean of returns, nor symmetric
                 width = f" (95 % interval {self.best.lower_bound:.4g} to {self.best.upper_bound:.4g})"
@@ -258,10 +261,15 @@ class Result:
     def _spec(self) -> EnvironmentSpec:
         if self._source is not None:
             return self._source.spec
+        return self._spec_stored
+
+    @property
+    def _spec_stored(self) -> EnvironmentSpec:
         return EnvironmentSpec.from_metadata(self.checkpoint.metadata["environment"])
 
     def _found_source(self) -> EnvironmentSource:
-        return self._source or source_of_checkpoint(self._spec)
+        source = self._source or source_of_checkpoint(self._spec)
+        return replace(source, spec=replace(source.spec, evaluation_steps=self._spec_stored.evaluation_steps))
 
 
 def load(

@@ -19,6 +19,8 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.catalogue.environments.spec import Isolation
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.spaces import to_json
@@ -29,8 +31,8 @@ from podracer_core.environments.processes.isolation import IsolationProof
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput, PreconditionFailed
-from podracer_core.evaluate.result import result_to_json
+from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
+from podracer_core.evaluate.result import EvaluationResult, result_to_json
 from podracer_core.in_process.beginning import Start, begin_from, find_start
 from podracer_core.in_process.breakages import Breakages
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
@@ -44,7 +46,7 @@ from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.sizes import usual_envs_per_member
-from podracer_core.training.snapshots import Judgement, Snapshot
+from podracer_core.training.snapshots import Judgement, Snapshot, take_snapshot
 from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
@@ -53,7 +55,6 @@ _USUAL_S = 150.0  # the assumed length of a training of unknown length
 _WAITING = 0.5  # part of the time that the proof of isolation may take
 _LEAST_S = 0.1
 _FEWEST_TO_REPLACE = 4  # members
-_UNLIMITED_EPISODE_STEPS = 1000
 
 
 def train(
@@ -87,7 +88,7 @@ def train(
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
                      interval or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
-    seconds          of training and evaluation
+    seconds          of training and evaluation, the start of the environments included
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
                      [1e-4, 1e-2]}}. A searched one is each member's own
     search           search the hyperparameters that members may differ in, by the algorithm's own ranges
@@ -102,10 +103,11 @@ def train(
     callbacks        see `Callback`; a function is called with each look
 
     One of target, steps and seconds is required; the first one reached ends training. Ctrl-C ends it too, with the
-    result so far. With searched hyperparameters and at least four members, mutated children of the best replace the
-    worst quarter after each tenth of training. Raises InvalidInput for invalid arguments, and the environment's own
-    errors. An error after the first evaluation ends training with the result so far; see `Result.error`. Episodes whose
-    world breaks are left out, and told by a warning.
+    result so far. If nothing was evaluated by then, the last policy is returned, without an evaluation. With searched
+    hyperparameters and at least four members, mutated children of the best replace the worst quarter after each tenth
+    of training. Raises InvalidInput for invalid arguments, and the environment's own errors. An error after the first
+    evaluation ends training with the result so far; see `Result.error`. Episodes whose world breaks are left out. The
+    result's `warnings`, which are Python's warnings, too, say what it needs to be read rightly.
     """
     if unknown:
         raise unknown_argument(next(iter(unknown)), list(inspect.signature(train).parameters)[:-1], algorithm or "ppo")
@@ -128,18 +130,25 @@ def train(
         except Exception:  # of user code, perhaps because its environments disturb each other
             if not proof.shares_state():
                 raise
-    warnings.warn(order.source.spec.shared_state_warning, stacklevel=2)
+    told = [order.source.spec.shared_state_warning]
+    warnings.warn(told[0], stacklevel=2)
     left_s = None if order.seconds is None else max(_LEAST_S, order.seconds - (time.monotonic() - began_at))
-    return _train(replace(order, source=order.source.isolated(), seconds=left_s), called, progress)
+    return _train(replace(order, source=order.source.isolated(), seconds=left_s), called, progress, told=told)
 
 
 class _SharedState(Exception):
     """What was collected is worth nothing."""
 
 
-def _train(order: Order, callbacks: Sequence[Callback], progress: bool, proof: IsolationProof | None = None) -> Result:
+def _train(
+    order: Order,
+    callbacks: Sequence[Callback],
+    progress: bool,
+    proof: IsolationProof | None = None,
+    told: Sequence[str] = (),
+) -> Result:
     with ExitStack() as held:
-        return _Training(order, callbacks, progress, held, proof).run()
+        return _Training(order, callbacks, progress, held, proof, told).run()
 
 
 class _Training:
@@ -152,8 +161,11 @@ class _Training:
         progress: bool,
         held: ExitStack,
         proof: IsolationProof | None,
+        told: Sequence[str],
     ) -> None:
-        """`held` closes the environments; `proof` begins beside training and ends before the first score."""
+        """`held` closes the environments; `proof` begins beside training and ends before the first score; `told`:
+        warnings so far."""
+        self._began_at = time.monotonic()
         self._order, self._callbacks = order, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
@@ -162,7 +174,8 @@ class _Training:
             order.algorithm, source.spec, self._device, order.members,
             env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
         )  # fmt: skip
-        environment = source.open(order.members * envs, self._device)
+        environment = source.open(order.members * envs, self._device, check=self._check_start)
+        self._start_s = self._elapsed_s / environment.num_envs  # of one environment
         held.callback(environment.close)
         self._proof = proof and proof.start()
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
@@ -181,10 +194,11 @@ class _Training:
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
         if self._line is not None:
             self._line.note(treatment(observed))
-        self._episode_steps = environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS
-        self._breakages = Breakages(environment)
+        self._time_limit = environment.max_episode_steps
+        self._has_cut = False  # evaluation has, an episode
+        self._breakages = Breakages(environment, told)
         self._error: Exception | None = None
-        self._began_at = time.monotonic()
+        self._session: TrainingSession | None = None
         self._interrupted = threading.Event()
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
         self._replaced_at = 0.0  # part of training when members were last replaced
@@ -195,18 +209,10 @@ class _Training:
     def run(self) -> Result:
         for callback in self._callbacks:
             callback.on_start(self._order)
-        result = self._result(self._train())
+        result = self._result(*self._train())
         for callback in self._callbacks:
             callback.on_end(result)
         return result
-
-    def _open_judged(self, count: int, device: torch.device) -> VecEnvironment:
-        """Environments for evaluation."""
-        if self._proof is not None:
-            end = math.inf if self._order.seconds is None else self._began_at + _WAITING * self._order.seconds
-            if self._proof.shares_state(self._check_interrupt, end):
-                raise _SharedState
-        return self._order.source.open(count, device, evaluation=True)
 
     def _check_interrupt(self) -> None:
         if self._interrupted.is_set():
@@ -221,8 +227,44 @@ class _Training:
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 
-    def _train(self) -> Judgement:
-        """The best that was found."""
+    def _check_start(self) -> None:
+        seconds = self._order.seconds
+        if seconds is not None and self._elapsed_s >= seconds:
+            raise TimeUp(
+                f"the environments have not started within {seconds:g} seconds, the whole budget: "
+                "give more seconds, fewer members or fewer envs_per_member"
+            )
+
+    def _open_judged(self, count: int, device: torch.device) -> VecEnvironment:
+        """Environments for evaluation."""
+        if self._proof is not None:
+            end = math.inf if self._order.seconds is None else self._began_at + _WAITING * self._order.seconds
+            if self._proof.shares_state(self._check_interrupt, end):
+                raise _SharedState
+        source = replace(self._order.source, spec=self._judged_spec())
+
+        def check() -> None:
+            if self._backend.left_s() <= self._start_s:
+                raise TimeUp("the time for evaluation was over before its environments had started")
+
+        if self._backend.left_s() <= count * self._start_s:
+            raise TimeUp(f"the time for evaluation is too short for {count} environments to start")
+        return source.open(count, device, evaluation=True, check=check)
+
+    def _judged_spec(self) -> EnvironmentSpec:
+        """The environment with the cut of evaluation episodes, which the first rollout decides."""
+        order, session = self._order, self._session
+        spec = order.source.spec
+        if self._time_limit or spec.evaluation_steps or session is None:
+            return spec
+        taken_s = session.phases.seconds.get("collect", 0.0) / max(1, sum(session.moment().env_steps))
+        steps = evaluation_steps(order.episodes, order.steps, order.seconds, taken_s)
+        spec = replace(spec, evaluation_steps=steps)
+        self._order = replace(order, source=replace(order.source, spec=spec))
+        return spec
+
+    def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
+        """The best that was found, or without any evaluation the member of the best training return."""
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
@@ -232,9 +274,12 @@ class _Training:
             episodes=order.episodes,
             seed=order.seed,
         )
-        session = TrainingSession(
-            self._algorithm, self._source, self._backend, plan, episode_steps=self._episode_steps,
+        session = self._session = TrainingSession(
+            self._algorithm, self._source, self._backend, plan,
+            began_at=self._began_at,
+            episode_steps=lambda: self._time_limit or self._judged_spec().evaluation_steps or 1,
             base_env_steps=[self._base_env_steps] * order.members,
+            told_to_end=lambda: self._interrupted.is_set() or self._stopped_by == "callback",
         )  # fmt: skip
         try:
             with interrupts(self._interrupted.set):
@@ -242,24 +287,34 @@ class _Training:
                     self._go_on(session, session.step)
                     self._tell(session)
                 if self._error is None:
-                    told_to_end = lambda: self._stopped_by in ("interrupt", "callback")  # noqa: E731
-                    self._go_on(session, lambda: session.conclude(told_to_end=told_to_end))
+                    self._go_on(session, session.conclude)
             self._tell(session, last=True)
             self._breakages.conclude(session.breaks())
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
+            if not _selection(session).candidates:
+                raise
         if session.confirmed is not None:
             self._stopped_by = "target"
         elif not self._stopped_by:
-            is_used = plan.env_steps and max(session.moment().env_steps) >= plan.env_steps
-            self._stopped_by = "steps" if is_used else "seconds"
+            self._stopped_by = session.ended_by
         known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
-        if not known and self._stopped_by == "interrupt":
-            raise KeyboardInterrupt
-        if not known:
-            raise PreconditionFailed(self._why_unjudged())
-        sound = [one for one in known if not _selection(session).breaks_more(one.member)]
-        return session.confirmed or max(sound or known, key=lambda one: self._rank(one, _selection(session)))
+        if known:
+            sound = [one for one in known if not _selection(session).breaks_more(one.member)]
+            judged = session.confirmed or max(sound or known, key=lambda one: self._rank(one, _selection(session)))
+            assert judged.snapshot is not None, "only those are known"
+            self._warn_of_cuts(judged.result)
+            return judged.snapshot, judged.result
+        if self._stopped_by == "diverged":
+            raise PreconditionFailed(
+                "no member was evaluated: the gradients of all members were not finite before the first evaluation. "
+                f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
+            )
+        returns = [value if value == value else -math.inf for value in session.progress().returns]
+        member = max(range(order.members), key=lambda each: returns[each])
+        text = f"no policy was evaluated: {self._stopped_by} ended training before the first evaluation"
+        self._breakages.warn(". ".join(filter(None, (text, self._breakages.first))))
+        return take_snapshot(self._algorithm, member, session.moment()), None
 
     def _go_on(self, session: TrainingSession, act: Callable[[], object]) -> None:
         """Take a step, or conclude. An error ends training; it is raised if no member has been judged."""
@@ -270,17 +325,6 @@ class _Training:
                 raise
             self._error, self._stopped_by = error, "error"
             self._breakages.warn(f"training was ended by {type(error).__name__}: {error}")
-
-    def _why_unjudged(self) -> str:
-        if self._stopped_by == "diverged":
-            return (
-                "no member was evaluated: the gradients of all members were not finite before the first evaluation. "
-                f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
-            )
-        return (
-            f"no member was evaluated: training ended by {self._stopped_by} before the first look"
-            f"{self._breakages.first and f'. {self._breakages.first}'}"
-        )
 
     @property
     def _elapsed_s(self) -> float:
@@ -293,6 +337,7 @@ class _Training:
         for judged in _by_look(selection.take_news()):
             self._breakages.take([one.result for one in judged])
             self._best_mean = max(self._best_mean, *(selection.counted(one.result).mean for one in judged))
+            self._has_cut = self._has_cut or any(one.result.cut for one in judged)
             if judged[0].purpose == "progress":
                 self._look(judged, selection)
                 if not last and selection.confirmed is None:
@@ -342,9 +387,16 @@ class _Training:
         then = (values for version, values in self._former if snapshot.version <= version)
         return next(then, self._values)[snapshot.member]
 
-    def _result(self, judged: Judgement) -> Result:
-        order, snapshot = self._order, judged.snapshot
-        assert snapshot is not None, "only those are chosen"
+    def _warn_of_cuts(self, result: EvaluationResult) -> None:
+        spec = self._order.source.spec
+        if self._has_cut and spec.evaluation_steps:
+            self._breakages.warn(cut_warning(spec.name, spec.evaluation_steps))
+        if result.cut and max(result.lengths) < (self._time_limit or spec.evaluation_steps or math.inf):
+            steps = f"{max(result.lengths):,} steps"
+            self._breakages.warn(f"{self._stopped_by} ended the evaluation after {steps}: no episode was finished")
+
+    def _result(self, snapshot: Snapshot, evaluation: EvaluationResult | None) -> Result:
+        order = self._order
         hyperparameters = order.defaults | dict(order.shared) | self._values_of(snapshot)
         metadata: dict[str, Any] = {
             "environment": order.source.spec.to_metadata(),
@@ -354,19 +406,20 @@ class _Training:
             "hyperparameters": {
                 name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
             },
-            "agent": f"agent-{judged.member}",
-            "seed": order.seed + judged.member,
-            "env_steps": self._base_env_steps + judged.env_steps,
-            "evaluation": result_to_json(judged.result),
+            "agent": f"agent-{snapshot.member}",
+            "seed": order.seed + snapshot.member,
+            "env_steps": self._base_env_steps + snapshot.env_steps,
+            "evaluation": None if evaluation is None else result_to_json(evaluation),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,
+            "warnings": self._breakages.warnings,
         }
         groups = {
             group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
         }
         return Result(
             Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target,
-            warnings=self._breakages.warnings, error=self._error,
+            error=self._error,
         )  # fmt: skip
 
 

@@ -78,6 +78,9 @@ class JobSpec:
         continuous = part("continuous", lambda: Continuous.from_message(message.continuous))
         retrain = part("retrain", lambda: Retrain.from_message(message.retrain))
         founders = part("founders", lambda: tuple(map(Founder.from_message, message.founders)))
+        if message.environment.evaluation_steps:
+            text = "the orchestrator chooses it; give max_episode_steps"
+            violations.append(FieldViolation("environment.evaluation_steps", text))
         if message.environment.data:
             violations.append(FieldViolation("environment.data", "stands in the job's own `data`"))
         if violations or environment is None or search is None or data is None or founders is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.evaluate import EvaluationResult, Evaluator, evaluator_class
 from podracer_core.networks.actor import Actor
 from podracer_core.training.phases import processor_seconds
@@ -61,10 +63,12 @@ class EvaluationBackend(ABC):
 
     blocking         whether training waits meanwhile
     evaluator_count  evaluators connected now
+    left_s           the seconds that evaluations may still take; then their unfinished episodes are left out
     """
 
     blocking: bool = False
     evaluator_count: int = 0
+    left_s: Callable[[], float] = staticmethod(lambda: math.inf)
 
     @property
     @abstractmethod
@@ -111,7 +115,9 @@ class InProcessBackend(EvaluationBackend):
     def submit(self, order: EvaluationOrder) -> None:
         clock = _clock(order.actor.device)
         start, self._starting_s = clock(), 0.0
-        results = evaluate_order(self._evaluator(order.actor.device), order)
+        results: tuple[EvaluationResult, ...] = ()
+        with suppress(TimeUp):
+            results = evaluate_order(self._evaluator(order.actor.device), order)
         duration_s = max(0.0, clock() - start - self._starting_s)
         self._answers.append(EvaluationAnswer(order.order_id, results, duration_s))
 
@@ -126,9 +132,14 @@ class InProcessBackend(EvaluationBackend):
     def _evaluator(self, device: torch.device) -> Evaluator:
         if device not in self._evaluators:
             self._evaluators[device] = self._evaluator_class(
-                lambda count: self._start(count, device), all_alike=self._all_alike, check=self._check
+                lambda count: self._start(count, device), all_alike=self._all_alike, check=self._check_time
             )
         return self._evaluators[device]
+
+    def _check_time(self) -> None:
+        self._check()
+        if self.left_s() <= 0.0:
+            raise TimeUp("the time for this evaluation is over")
 
     def _start(self, num_envs: int, device: torch.device) -> VecEnvironment:
         clock = _clock(device)
@@ -155,12 +166,13 @@ def evaluate_order(evaluator: Evaluator, order: EvaluationOrder) -> tuple[Evalua
     open_ones = [i for i, result in enumerate(results) if rest and order.leaves_open(result)]
     if not open_ones:
         return results
-    if len(open_ones) == len(results):
-        return tuple(map(operator.add, results, evaluator.evaluate(order.actor, rest, first_row=first)))
     finished = list(results)
-    for index in open_ones:
-        (more,) = evaluator.evaluate(order.actor.member(index), rest, first_row=first)
-        finished[index] = results[index] + more
+    with suppress(TimeUp):  # the first ones will do
+        if len(open_ones) == len(results):
+            return tuple(map(operator.add, results, evaluator.evaluate(order.actor, rest, first_row=first)))
+        for index in open_ones:
+            (more,) = evaluator.evaluate(order.actor.member(index), rest, first_row=first)
+            finished[index] = results[index] + more
     return tuple(finished)
 
 

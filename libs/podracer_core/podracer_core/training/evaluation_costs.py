@@ -91,7 +91,7 @@ class EvaluationCosts:
         self.schedule = EvaluationSchedule(
             plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=blocking
         )
-        self.measured_episode_s, self.pace = 0.0, 1.0
+        self.measured_episode_s, self.pace, self._training_pace = 0.0, 1.0, 1.0
         self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
 
     @property
@@ -110,7 +110,14 @@ class EvaluationCosts:
         usual = max(1.0, sum(means) / len(means))
         self._lengths = {member: max(1.0, mean / usual) for member, mean in enumerate(means)}
         if answer.duration_s > 0.0:
-            self.pace = min(max(elapsed_s / answer.duration_s, 0.01), _MOST_PACE)
+            most = max(_MOST_PACE, self._training_pace)
+            self.pace = min(max(elapsed_s / answer.duration_s, 0.01), most)
+
+    def note_pace(self, pace: float) -> None:
+        """Note the pace of training: that of evaluation before the first look."""
+        self._training_pace = pace
+        if not self.measured_episode_s:
+            self.pace = max(1.0, pace)
 
     def part(self, now: Moment) -> float:
         """The elapsed part of the round; 0 if its length is unknown."""

@@ -95,6 +95,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
         shares_state=shares_state,
+        step_s=found.step_s,
     )
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
 

@@ -26,7 +26,8 @@ _POLL_S = 0.5
 _SILENCE_S = 600.0
 _PAUSE_S = 1.0
 _EXCESS_LEVEL = 0.01
-_LATE_S, _LATE_PART = 3.0, 0.05  # a round waits for evaluations after its end: seconds, or this part of it if longer
+_LATE_S, _LATE_PART = 1.0, 0.05
+"""A round waits for evaluations elsewhere after its end: seconds, or a part of it if longer."""
 
 
 class Selection:
@@ -51,10 +52,11 @@ class Selection:
         base_env_steps: Sequence[int],
         interrupted: Callable[[], bool] = lambda: False,
         returns: Callable[[], Sequence[float]] = lambda: (),
+        ends_at_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """`now` returns the current moment of the round; `first_cost_s` estimates the cost of the first look;
         `base_env_steps`: each member's before the round; `interrupted` makes `conclude` stop waiting; `returns`: of
-        each member's last training episodes."""
+        each member's last training episodes; `ends_at_s`: the end of the round, infinite if it is not limited."""
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
@@ -63,8 +65,7 @@ class Selection:
         self._contenders = Contenders()
         self._concluding = False
         self._to_come = deque([self._last_look, self._order_comparisons, self._order_candidates])
-        self._ends_at_s = self._gives_up_at_s = math.inf
-        self._told_to_end: Callable[[], bool] = lambda: False
+        self._ends_at_s = ends_at_s
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
@@ -118,6 +119,14 @@ class Selection:
         broken, played = self._broken[member], self._played[member]
         others = sum(self._broken) - broken, sum(self._played) - played
         return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
+    @property
+    def has_judged(self) -> bool:
+        """Whether a look has been answered."""
+        return self._first_mean is not None
+
+    def note_pace(self, pace: float) -> None:
+        """Note the wall seconds per second of cost in which rollouts are collected."""
+        self._costs.note_pace(pace)
 
     def admit_from(self, score: float | None) -> None:
         """Require this score of candidates from now on; None: the score required before."""
@@ -150,19 +159,13 @@ class Selection:
         self._orders.look(self._now(), episodes)
         return True
 
-    def conclude(self, timeout_s: float, told_to_end: Callable[[], bool] = lambda: False) -> None:
+    def conclude(self, timeout_s: float) -> None:
         """Conclude the round: a last look, fresh episodes of each member's kept snapshots, and a full evaluation of its
-        best one, unless they are done already. A round of limited seconds with some results, or one that is
-        `told_to_end`, waits little beyond its end, others for half of the round.
+        best one, unless they are done already or the round has ended. Answers from elsewhere may be a little late.
 
         Raises DeadlineExpired if the backend is lost for `timeout_s`, or silent for ten minutes.
         """
         self._seen_at = self._heard_at = time.monotonic()
-        now_s, limit_s = self._now().elapsed_s, self._plan.duration_s
-        late_s = max(_LATE_S, _LATE_PART * (limit_s or 0.0))
-        ends_at_s = limit_s if limit_s is not None else math.inf
-        self._told_to_end, self._gives_up_at_s = told_to_end, 1.5 * ends_at_s + late_s
-        self._ends_at_s = late_s + (min(ends_at_s, now_s) if told_to_end() else ends_at_s)
         while self._orders and not self._is_over:
             self._listen(timeout_s)
         while (self._to_come or self._orders) and not self._is_over:
@@ -176,8 +179,8 @@ class Selection:
     @property
     def _is_over(self) -> bool:
         """Whether the wait is over: the target is reached, the pod is needed elsewhere, or time is up."""
-        is_enough = bool(self.candidates) or self._told_to_end()
-        is_late = self._now().elapsed_s >= (self._ends_at_s if is_enough else self._gives_up_at_s)
+        late_s = 0.0 if self._backend.blocking else max(_LATE_S, _LATE_PART * (self._plan.duration_s or 0.0))
+        is_late = self._now().elapsed_s >= self._ends_at_s() + late_s
         return is_late or self.confirmed is not None or self._interrupted()
 
     def _leave_out(self) -> None:
@@ -285,6 +288,8 @@ class Selection:
 
     def _take(self, answer: EvaluationAnswer) -> None:
         asked, now = self._orders.claim(answer), self._now()
+        if self.candidates and self._backend.left_s() <= 0.0 and any(result.cut for result in answer.results):
+            answer = replace(answer, results=())  # time has cut it: a part of an episode compares with no whole one
         if asked is not None:
             self._costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
         if isinstance(asked, Look) and answer.results:

@@ -7,17 +7,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from podracer_core.algorithms.algorithm import Algorithm, MemberState
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.errors import TimeUp
 from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
 from podracer_core.training.phases import Phases, processor_seconds
 from podracer_core.training.plan import RoundPlan
+from podracer_core.training.round_time import RoundTime
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
@@ -70,20 +73,25 @@ class TrainingSession:
         began_at: float | None = None,
         processor_clock: Callable[[], float] = processor_seconds,
         used_before: float | None = None,
-        episode_steps: int = 1000,
+        episode_steps: Callable[[], int] = lambda: 1000,
         base_env_steps: Sequence[int] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        told_to_end: Callable[[], bool] = lambda: False,
         fusion: EpochFusion | None = None,
     ) -> None:
         """`backend` None: no evaluation. `began_at`: the start of the round on `clock`, by default now; `used_before`:
-        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps` helps to estimate the cost of
-        the first look. `base_env_steps`: each member's before the round, for evaluation episodes that differ from those
-        of earlier rounds. `interrupted` makes `conclude` hurry. `fusion`: with other learners, whose steps count here
-        once they are fused."""
+        `processor_clock` then. On a GPU, use is in seconds of `clock`. `episode_steps`, the most of an episode, helps
+        to estimate the cost of the first look. `base_env_steps`: each member's before the round, for evaluation
+        episodes that differ from those of earlier rounds. `interrupted` ends the round without evaluations,
+        `told_to_end` with those that end soon. `fusion`: with other learners, whose steps count here once they are
+        fused."""
         self.algorithm, self.plan = algorithm, plan
         self._source, self._clock, self._episode_steps = source, clock, episode_steps
         self.phases = Phases()
         algorithm.observe = self.phases.part
+        self._time = RoundTime(plan.duration_s, lambda: self.elapsed_s, lambda: told_to_end() or interrupted())
+        algorithm.halted, source.halted = self._time.is_up, self._time.has_collected
+        self._is_over = False
         self._fusion = fusion
         self._began_at = clock() if began_at is None else began_at
         self._is_on_cpu, self._processor_clock = algorithm.device.type == "cpu", processor_clock
@@ -98,13 +106,8 @@ class TrainingSession:
         self._episodes: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RETURN_ROLLOUTS)
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
-        base = [0] * algorithm.members if base_env_steps is None else list(base_env_steps)
-        self.selection = (
-            Selection(algorithm, backend, plan, self.moment, self._first_look_s, base, interrupted, self._returns)
-            if backend
-            else None
-        )
         self._evaluates_elsewhere = backend is not None and not backend.blocking
+        self.selection = None if backend is None else self._selection(backend, base_env_steps, interrupted)
 
     @property
     def elapsed_s(self) -> float:
@@ -125,11 +128,20 @@ class TrainingSession:
         return self.selection.confirmed if self.selection else None
 
     @property
+    def ended_by(self) -> Literal["target", "steps", "seconds", ""]:
+        """What has ended the round, or will; empty if it is a limit of cost."""
+        if self.confirmed is not None:
+            return "target"
+        if self.plan.env_steps and self._steps_per_member >= self.plan.env_steps:
+            return "steps"
+        return "" if self.plan.duration_s is None else "seconds"
+
+    @property
     def finished(self) -> bool:
         """Whether the target is reached, or the budget used except for the last evaluations. However short its time, a
         round takes a step."""
         plan, selection = self.plan, self.selection
-        if self.confirmed is not None or (plan.env_steps and self._steps_per_member >= plan.env_steps):
+        if self.confirmed is not None or self._is_over or (plan.env_steps and self._steps_per_member >= plan.env_steps):
             return True
         if plan.duration_s is not None and self._has_stepped:
             closing_s = selection.closing_s if selection and not self._evaluates_elsewhere else 0.0
@@ -139,35 +151,44 @@ class TrainingSession:
         return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
 
     def step(self, *, may_look: bool = True) -> bool:
-        """One rollout, one update, and a look if it is due. Returns whether it has looked."""
+        """One rollout, one update, and a look if it is due. Returns whether it has looked.
+
+        Once time is up or the round is told to end, the rollout and the update end early and nothing follows them."""
         self.phases.next_iteration()
         self._has_stepped = True
-        start_s = self.used_s
+        self._time.divide(self._closing_s())
+        start_s, began_at_s = self.used_s, self.elapsed_s
         with self.phases.phase("collect"):
-            rollout = self._source.collect()
+            try:
+                rollout = self._source.collect()
+            except TimeUp:
+                self._is_over = True
+                return False
         self._collect_s, self._envs_per_member = max(0.0, self.used_s - start_s), rollout.num_envs
+        collected_at_s = self.elapsed_s
+        self._note_pace(collected_at_s - began_at_s)
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
+        self._time.note_update(self.elapsed_s - collected_at_s)
         self._count(rollout)
+        self._is_over = self._time.is_up()
         if self._fusion is not None:
             with self.phases.phase("fuse"):
                 others = self._fusion.after_update(last=self.finished)
             if others is not None:
                 self._count_others(others)
-        if self.selection is None:
+        if self.selection is None or self._is_over:
             return False
         with self.phases.phase("evaluate"):
             return self.selection.step(may_look=may_look)
 
-    def conclude(
-        self, *, timeout_s: float = _CONCLUDE_S, told_to_end: Callable[[], bool] = lambda: False
-    ) -> list[MemberOutcome]:
+    def conclude(self, *, timeout_s: float = _CONCLUDE_S) -> list[MemberOutcome]:
         """End the round: evaluate every member's best snapshot in full if the fraction and the time allow it
         (`Selection.conclude`), unless the target is reached. Raises DeadlineExpired if the backend is lost for
         `timeout_s`."""
         if self.selection:
             with self.phases.phase("conclude"):
-                self.selection.conclude(timeout_s, told_to_end)
+                self.selection.conclude(timeout_s)
         return self.outcomes()
 
     def outcomes(self) -> list[MemberOutcome]:
@@ -216,6 +237,39 @@ class TrainingSession:
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
+    def _selection(
+        self, backend: EvaluationBackend, base_env_steps: Sequence[int] | None, interrupted: Callable[[], bool]
+    ) -> Selection:
+        backend.left_s = self._evaluation_left_s
+        return Selection(
+            self.algorithm,
+            backend,
+            self.plan,
+            self.moment,
+            self._first_look_s,
+            [0] * self.algorithm.members if base_env_steps is None else list(base_env_steps),
+            interrupted,
+            self._returns,
+            self._time.ends_at_s,
+        )
+
+    def _closing_s(self) -> float:
+        """Seconds to keep for the last evaluations: before the first look their whole fraction of the round."""
+        selection = self.selection
+        if selection is None or self.plan.duration_s is None:
+            return 0.0
+        if not selection.has_judged:
+            return self.plan.evaluation_fraction * self.plan.duration_s
+        return 0.0 if self._evaluates_elsewhere else selection.closing_s
+
+    def _evaluation_left_s(self) -> float:
+        is_last = self._is_over or self.selection is None or self.selection.is_concluding
+        return self._time.evaluation_left_s(is_last=is_last)
+
+    def _note_pace(self, wall_s: float) -> None:
+        if self.selection is not None and self._collect_s > 0.0:
+            self.selection.note_pace(wall_s / self._collect_s)
+
     def _count(self, rollout: Rollout) -> None:
         valid = rollout.valid.sum((0, 2))
         self._steps += valid
@@ -239,5 +293,5 @@ class TrainingSession:
         long as training episodes, or full ones before the first has ended."""
         share = min(1.0, self.plan.screening_episodes / self._envs_per_member)
         ended = int(self._ended.sum())
-        steps = min(self._episode_steps, int(self._steps.sum()) / ended if ended else math.inf)
+        steps = min(self._episode_steps(), int(self._steps.sum()) / ended if ended else math.inf)
         return self._collect_s / self.algorithm.horizon * steps * share

@@ -35,11 +35,13 @@ class RolloutSource(ABC):
     worker_count  workers connected now
     staleness     mean number of versions by which the transitions of the last rollout were behind
     used_s        processor seconds of other processes for its rollouts so far
+    halted        whether the time for collection is over: `collect` then ends the rollout with the steps that it has
     """
 
     worker_count: int = 0
     staleness: float = 0.0
     used_s: float = 0.0
+    halted: Callable[[], bool] = staticmethod(lambda: False)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -48,7 +50,8 @@ class RolloutSource(ABC):
 
     @abstractmethod
     def collect(self) -> Rollout:
-        """The next rollout; its tensors may be overwritten by the next call."""
+        """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is `halted` and has no
+        rollout yet."""
 
     def take_breaks(self) -> list[Break]:
         """What has broken since the last call, with the member as `row`."""
@@ -75,6 +78,7 @@ class InProcessSource(RolloutSource):
         self._collector, self._algorithm = collector, algorithm
 
     def collect(self) -> Rollout:
+        self._collector.halted = self.halted
         return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
 
     def take_breaks(self) -> list[Break]:
@@ -128,6 +132,7 @@ class OverlappingSource(RolloutSource):
     def _begin(self) -> Rollout:
         """Start collecting a rollout with the newest weights, after all earlier work with them."""
         algorithm, collector = self._algorithm, self._collector
+        collector.halted = self.halted
         collector.actor.load_state(algorithm.actor_state())
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,7 +20,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_core.evaluate.result import result_from_message
-from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.service.build import own_build
 from podracer_core.telemetry.metrics import ORDERS
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LOST = (Unavailable, Exhausted, DeadlineExpired)
 _REOPEN_S = (0.1, 2.0)
 _POLL_S = 0.2
+_LEAST_S = 0.1  # that an evaluator has for an order
 
 
 class RemoteBackend(EvaluationBackend):
@@ -186,4 +188,6 @@ class RemoteBackend(EvaluationBackend):
             message.admission_score = order.admission_score
         if order.required_score is not None:
             message.required_score = order.required_score
+        if (left_s := self.left_s()) < math.inf:
+            message.timeout.CopyFrom(seconds_to_duration(max(_LEAST_S, left_s)))
         self._stream.send(message, order.actor.state())

@@ -18,6 +18,7 @@ from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
@@ -29,6 +30,7 @@ from podracer_core.environments.spaces import (
     to_gymnasium,
 )
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.member_states import resume_environments
@@ -46,7 +48,7 @@ from podracer_learner.workers.source import RemoteSource, WorkerPlan
 
 logger = logging.getLogger(__name__)
 
-_UNLIMITED_EPISODE_STEPS = 1000
+_ROLLOUT_PART = 0.4  # of a round's time that a rollout of workers may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _set_up_fused(
         cohort,
         spec,
         (environment.original_space or from_gymnasium(spaces[0]), from_gymnasium(spaces[1])),
-        environment.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        environment.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
         algorithm,
         source,
         backend,
@@ -168,8 +170,7 @@ def _set_up_split(
 ) -> RoundSetup:
     """`fetched`: the environment's files; `held` collects what the round has to close."""
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
-    description = _description(work)
-    spaces = _array_spaces(description)
+    spaces = _array_spaces(description := _description(work))
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
     starts = begin(algorithm)
@@ -186,6 +187,7 @@ def _set_up_split(
         check_environment=functools.partial(require_same_environment, description),
         endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
         first_environment=starts.first_environment,
+        rollout_s=_rollout_s(work),
     )
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
@@ -199,7 +201,7 @@ def _set_up_split(
         cohort,
         spec,
         (space_from_message(description.observation_space), from_gymnasium(spaces[1])),
-        description.max_episode_steps or _UNLIMITED_EPISODE_STEPS,
+        description.max_episode_steps or spec.evaluation_steps or MOST_EPISODE_STEPS,
         algorithm,
         source,
         backend,
@@ -208,6 +210,10 @@ def _set_up_split(
         _told(algorithm, plan.envs_per_member),
         held.pop_all(),
     )
+
+
+def _rollout_s(work: pod_service_pb2.TrainWork) -> float | None:
+    return _ROLLOUT_PART * seconds_from_duration(work.budget.time) if work.budget.HasField("time") else None
 
 
 def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:

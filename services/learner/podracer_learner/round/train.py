@@ -76,9 +76,10 @@ class TrainRun:
             setup.plan,
             began_at=held.received_at,
             used_before=held.used_before,
-            episode_steps=setup.episode_steps,
+            episode_steps=lambda: setup.episode_steps,
             base_env_steps=[base_env_steps(agent) for agent in self._members],
             interrupted=self._interrupted,
+            told_to_end=self._told_to_end,
             fusion=fusion,
         )
         self._checkpoints = CheckpointCommitter(
@@ -164,7 +165,7 @@ class TrainRun:
         elif selection is not None:
             selection.admit_from(self._held.renewal.admission_score)
         self._reports.report()  # all steps are done; the evaluations may take a while
-        outcomes = session.conclude(timeout_s=self._patience.evaluator_s, told_to_end=self._told_to_end)
+        outcomes = session.conclude(timeout_s=self._patience.evaluator_s)
         if self._interrupted():
             raise Interrupted("told to stop at the end of the round")
         self._reports.deliver()

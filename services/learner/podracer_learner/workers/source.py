@@ -19,7 +19,8 @@ from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.environments.vec_environment import Break
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.address import parse_address
 from podracer_core.service.build import own_build
 from podracer_core.training.member_states import EnvironmentState, stack_states, unstack_states
@@ -53,6 +54,7 @@ class WorkerPlan:
     check_environment  raises PreconditionFailed for a worker with another environment than expected
     endpoint     the carriers for rollouts
     first_environment  number of the first environment within each member
+    rollout_s    seconds after which workers end a rollout with what they have; None: no limit
     """
 
     cohort: cohort_pb2.CohortSpec
@@ -67,6 +69,7 @@ class WorkerPlan:
     check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
     endpoint: Endpoint
     first_environment: int = 0
+    rollout_s: float | None = None
 
 
 class RemoteSource(RolloutSource):
@@ -203,6 +206,8 @@ class RemoteSource(RolloutSource):
             wait_s = self._remaining_wait_s()
             if wait_s <= 0:
                 break
+            if self.halted():
+                raise TimeUp("the time for training was over before a rollout had arrived")
             crew.wait(min(wait_s, _POLL_S))
         grace_s = crew.usual.grace_s
         for link in crew.links:
@@ -246,6 +251,7 @@ class RemoteSource(RolloutSource):
             max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
+            rollout_time=None if self._plan.rollout_s is None else seconds_to_duration(self._plan.rollout_s),
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:

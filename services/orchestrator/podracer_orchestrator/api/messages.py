@@ -33,6 +33,7 @@ from podracer_orchestrator.stored_messages import (
     timestamp,
 )
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
+from podracer_orchestrator.works.checkpoints import unjudged_policy
 
 
 def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.Job:
@@ -51,6 +52,7 @@ def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: d
         continuous_status=_continuous_status(session, job) if job.is_continuous else None,
         problem=problem_of(job),
         retrained=retrained_of(job),
+        unjudged=unjudged_policy(session, job),
         ensemble=ensemble_of(job),
         environment_description=description_of(job) if job.description is not None else None,
         parent=job_name(parent.project, parent.job_id) if parent is not None else "",

@@ -159,7 +159,7 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
         return _row(session, champion.prefix)
-    final = final_policy(job)
+    final = final_policy(job) or checkpoints.unjudged_policy(session, job)
     if final is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
     return _row(session, final.checkpoint.prefix)

@@ -260,6 +260,7 @@ def _needed(session: Session, job: JobRow) -> set[str]:
     """The checkpoints that the job itself, its open works and its challenges need."""
     ensemble = ensemble_of(job)
     policies = [best_of(job), retrained_of(job), *(ensemble.policies if ensemble else ())]
+    policies.append(checkpoints.unjudged_policy(session, job))
     needed = {each.checkpoint.prefix for each in policies if each is not None}
     needed |= {details["checkpoint"] for details in events.details(session, job, FORKED)}
     challenged = select(WorkRow.checkpoint).where(WorkRow.job_uid == job.uid, WorkRow.checkpoint.is_not(None))

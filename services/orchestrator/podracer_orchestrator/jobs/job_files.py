@@ -95,13 +95,15 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets, and isolated if its inspection has shown that it must be."""
-    environment, spec = environment_pb2.EnvironmentSpec(), spec_of(job)
+    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and isolated if its inspection
+    has shown that it must be."""
+    spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     if description_of(job).shares_state:
         environment.isolation = "process"
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
+    environment.evaluation_steps = description_of(job).evaluation_steps
     return environment
 
 

@@ -12,11 +12,14 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.errors import AlreadyExists, NotFound
+from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.resource_names import job_name
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import founders, job_files
+from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.quotas import UNLIMITED, Quota, require_job
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobOutcome, JobSignal, JobState, next_state
 from podracer_orchestrator.stored_messages import encode, spec_of
@@ -82,6 +85,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     elif new.description is None:
         add_work(session, job, WorkKind.INSPECT, WorkState.READY, now)
     if new.description is not None:
+        cut_episodes(session, job, new.description, now)
         describe(session, job, new.description, now)
     touch(session, POOL, WORK, *_generation_topics(job))
     return job
@@ -100,6 +104,22 @@ def describe(session: Session, job: JobRow, description: environment_pb2.Environ
         message = f"no agent starts from {left_out.agent}: it was trained with other observations or actions"
         events.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)
     outbox.create_leaderboard(session, job, fitting)
+
+
+def cut_episodes(
+    session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime
+) -> None:
+    """Write into the description where evaluation cuts the episodes of an environment without a time limit: by the
+    budget of the job, or of a round if that is shorter."""
+    if description.max_episode_steps:
+        return
+    plan, environment = plan_of(job), spec_of(job).environment
+    seconds = [limit for limit in (plan.budget.active_time_s, plan.round.time_s) if limit is not None]
+    step_s = seconds_from_duration(description.step_time)
+    steps = evaluation_steps(plan.episodes, plan.budget.env_steps, min(seconds, default=None), step_s)
+    description.evaluation_steps = steps
+    message = cut_warning(environment.id or environment.entry_point, steps)
+    events.record(session, job, "NO_TIME_LIMIT", message, now=now)
 
 
 def add_work(

@@ -21,6 +21,7 @@ class JobState(StrEnum):
 class JobOutcome(StrEnum):
     TARGET_REACHED = "TARGET_REACHED"
     BUDGET_USED = "BUDGET_USED"
+    NOTHING_JUDGED = "NOTHING_JUDGED"
 
 
 class JobSignal(StrEnum):

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from podracer.common.v1 import cohort_pb2
 from podracer_orchestrator import outbox
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import jobs
@@ -15,6 +16,7 @@ from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, TRAINING_STATES, JobOutcome, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import claims, post_training
+from podracer_orchestrator.stored_messages import description_of
 from podracer_orchestrator.tables import JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import touched_jobs
 from podracer_orchestrator.works import evaluation_works, works
@@ -87,8 +89,24 @@ def _finish_if_due(session: Session, job: JobRow, now: datetime) -> None:
         outcome = JobOutcome.BUDGET_USED
     else:
         return
-    if not post_training.go_on(session, job, now):
+    if post_training.go_on(session, job, now):
+        return
+    if job.best is None:
+        job.outcome = JobOutcome.NOTHING_JUDGED
+        jobs.fail(session, job, _nothing_judged(job, now), now)
+    else:
         jobs.succeed(session, job, outcome, _summary(session, job, now), now)
+
+
+def _nothing_judged(job: JobRow, now: datetime) -> cohort_pb2.Problem:
+    used = f"{job.env_steps:,} steps in {leases.active_time_s(job, now):.1f} s"
+    cut = description_of(job).evaluation_steps
+    less = f"a max_episode_steps below {cut:,}" if cut else "a lower max_episode_steps"
+    message = (
+        f"the budget was used before any agent was evaluated: {used}; give the objective or evolution.round more, "
+        f"or the environment {less}, or fewer pod.members. The last policy is kept, without a score"
+    )
+    return cohort_pb2.Problem(reason=JobOutcome.NOTHING_JUDGED, message=message)
 
 
 def _summary(session: Session, job: JobRow, now: datetime) -> str:

@@ -70,6 +70,7 @@ class InspectWork(Work):
             change.record("ENVIRONMENT_ISOLATED", environment.shared_state_warning)
         for warning in result.warnings:
             change.record("ENVIRONMENT_WARNING", warning)
+        jobs.cut_episodes(session, job, result.description, change.now)
         jobs.describe(session, job, result.description, change.now)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)
 

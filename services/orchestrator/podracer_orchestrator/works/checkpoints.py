@@ -22,6 +22,7 @@ from podracer_core.errors import DataCorrupted, InvalidInput, NotFound
 from podracer_core.rpc.resource_names import Name, job_name, last_part
 from podracer_core.storage.layout import CheckpointPlace
 from podracer_orchestrator import events
+from podracer_orchestrator.jobs.state import JobOutcome
 from podracer_orchestrator.stored_messages import checkpoint_reference
 from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
@@ -99,6 +100,15 @@ _CHECKPOINTS = select(CheckpointRow).where(CheckpointRow.prefix.in_(bindparam("p
 def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[CheckpointRow]:
     """The committed checkpoints with these prefixes; prefixes without one are left out."""
     return session.scalars(_CHECKPOINTS, {"prefixes": prefixes}).all() if prefixes else []
+
+
+def unjudged_policy(session: Session, job: JobRow) -> agent_pb2.Parent | None:
+    """The furthest trained policy of a job that has ended without a judged one; None for another job."""
+    if job.outcome != JobOutcome.NOTHING_JUDGED:
+        return None
+    query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid, CheckpointRow.refused.is_(False))
+    row = session.scalar(query.order_by(CheckpointRow.env_steps.desc(), CheckpointRow.fence.desc()).limit(1))
+    return None if row is None else agent_pb2.Parent(agent=row.agent, checkpoint=checkpoint_reference(row))
 
 
 def find_checkpoint(session: Session, job: JobRow, name: Name) -> CheckpointRow:

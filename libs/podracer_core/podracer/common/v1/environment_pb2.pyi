@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -315,6 +316,7 @@ class EnvironmentSpec(_message.Message):
     MAX_EPISODE_STEPS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
+    EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
     entry_point: _builtins.str
@@ -324,6 +326,10 @@ class EnvironmentSpec(_message.Message):
     isolation: _builtins.str
     """`process`: each world runs in a process of its own, in training and in evaluation. Unset: several worlds run in a
     process, unless inspection has proved that they share state (EnvironmentDescription.shares_state).
+    """
+    evaluation_steps: _builtins.int
+    """Steps after which evaluation cuts an episode if the environment has no time limit. 0: 10,000. The orchestrator sets
+    it for the pods; a job that sets this field is refused.
     """
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
@@ -351,10 +357,11 @@ class EnvironmentSpec(_message.Message):
         max_episode_steps: _builtins.int = ...,
         data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
         isolation: _builtins.str = ...,
+        evaluation_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,6 +380,8 @@ class EnvironmentDescription(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
     SHARES_STATE_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -388,6 +397,10 @@ class EnvironmentDescription(_message.Message):
     """Whether a second world in the same process changes a first one, or cannot be made. The orchestrator then sets
     EnvironmentSpec.isolation for the pods. Unset: it is not so, or it could not be proved.
     """
+    evaluation_steps: _builtins.int
+    """Steps after which evaluation cuts an episode. The orchestrator sets it from the job's budget. 0: the environment has
+    a time limit.
+    """
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -395,6 +408,10 @@ class EnvironmentDescription(_message.Message):
     @_builtins.property
     def action_space(self) -> Global___Space:
         """Space of one action."""
+
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """Time of one step of one environment, as inspection measured it. Unset: not measured."""
 
     def __init__(
         self,
@@ -406,10 +423,12 @@ class EnvironmentDescription(_message.Message):
         backend: _builtins.str = ...,
         preparation: _builtins.str = ...,
         shares_state: _builtins.bool = ...,
+        step_time: _duration_pb2.Duration | None = ...,
+        evaluation_steps: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "step_time", b"step_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -206,6 +206,7 @@ class EvaluationOrder(_message.Message):
     ADMISSION_SCORE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     REQUIRED_SCORE_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     order_id: _builtins.int
     """Chosen by the learner; the answer repeats it."""
     policy_version: _builtins.int
@@ -234,6 +235,12 @@ class EvaluationOrder(_message.Message):
     def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Seeds of a full evaluation, one for each episode, 1 to 10,000. A candidate needs fresh seeds."""
 
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Seconds until the answer is wanted: unfinished episodes are then left out, or cut if none is finished. Unset: no
+        limit.
+        """
+
     def __init__(
         self,
         *,
@@ -247,10 +254,11 @@ class EvaluationOrder(_message.Message):
         admission_score: _builtins.float | None = ...,
         traceparent: _builtins.str = ...,
         required_score: _builtins.float | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "required_score", b"required_score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "required_score", b"required_score", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "required_score", b"required_score", "seeds", b"seeds", "tensors", b"tensors", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score", "_required_score", b"_required_score", "admission_score", b"admission_score", "agents", b"agents", "first_episodes", b"first_episodes", "order_id", b"order_id", "policy_version", b"policy_version", "purpose", b"purpose", "required_score", b"required_score", "seeds", b"seeds", "tensors", b"tensors", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__admission_score: _TypeAlias = _typing.Literal["admission_score"]  # noqa: Y015
     _WhichOneofArgType__admission_score: _TypeAlias = _typing.Literal["_admission_score", b"_admission_score"]  # noqa: Y015

@@ -86,9 +86,11 @@ class _JobOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOutcome
     """A candidate reached the target."""
     JOB_OUTCOME_BUDGET_USED: _JobOutcome.ValueType  # 2
     """Environment steps, time or cost are used up."""
+    JOB_OUTCOME_NOTHING_JUDGED: _JobOutcome.ValueType  # 3
+    """The budget is used up, and no agent was judged. The job has failed."""
 
 class JobOutcome(_JobOutcome, metaclass=_JobOutcomeEnumTypeWrapper):
-    """Why a job succeeded."""
+    """How a job ended."""
 
 JOB_OUTCOME_UNSPECIFIED: JobOutcome.ValueType  # 0
 """Not ended, or not successful."""
@@ -96,6 +98,8 @@ JOB_OUTCOME_TARGET_REACHED: JobOutcome.ValueType  # 1
 """A candidate reached the target."""
 JOB_OUTCOME_BUDGET_USED: JobOutcome.ValueType  # 2
 """Environment steps, time or cost are used up."""
+JOB_OUTCOME_NOTHING_JUDGED: JobOutcome.ValueType  # 3
+"""The budget is used up, and no agent was judged. The job has failed."""
 Global___JobOutcome: _TypeAlias = JobOutcome  # noqa: Y015
 
 class _PodLayout:
@@ -187,6 +191,7 @@ class Job(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     CONTINUOUS_STATUS_FIELD_NUMBER: _builtins.int
     RETRAINED_FIELD_NUMBER: _builtins.int
+    UNJUDGED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j`. Output only."""
     uid: _builtins.str
@@ -194,7 +199,7 @@ class Job(_message.Message):
     state: Global___JobState.ValueType
     """Its state. Output only."""
     outcome: Global___JobOutcome.ValueType
-    """Set once the job has succeeded. Output only."""
+    """Set once the job has succeeded, or has failed because nothing was judged. Output only."""
     etag: _builtins.str
     """Changes with every change of the job. UpdateJob with an old etag is refused. Output only."""
     leaderboard: _builtins.str
@@ -245,6 +250,10 @@ class Job(_message.Message):
     def retrained(self) -> _agent_pb2.Parent:
         """The retrained best candidate, the job's result. Set after retraining, if `spec.retrain` is set. Output only."""
 
+    @_builtins.property
+    def unjudged(self) -> _agent_pb2.Parent:
+        """The furthest trained policy. Set only if the outcome is NOTHING_JUDGED. Output only."""
+
     def __init__(
         self,
         *,
@@ -267,10 +276,11 @@ class Job(_message.Message):
         generation: _builtins.int = ...,
         continuous_status: Global___ContinuousStatus | None = ...,
         retrained: _agent_pb2.Parent | None = ...,
+        unjudged: _agent_pb2.Parent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "unjudged", b"unjudged"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuous_status", b"continuous_status", "create_time", b"create_time", "end_time", b"end_time", "ensemble", b"ensemble", "environment_description", b"environment_description", "etag", b"etag", "event_position", b"event_position", "generation", b"generation", "leaderboard", b"leaderboard", "name", b"name", "outcome", b"outcome", "parent", b"parent", "problem", b"problem", "progress", b"progress", "retrained", b"retrained", "spec", b"spec", "start_time", b"start_time", "state", b"state", "uid", b"uid", "unjudged", b"unjudged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

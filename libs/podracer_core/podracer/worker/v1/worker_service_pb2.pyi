@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from podracer.common.v1 import agent_pb2 as _agent_pb2
@@ -116,6 +117,7 @@ class OpenCollect(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STATE_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    ROLLOUT_TIME_FIELD_NUMBER: _builtins.int
     envs_per_member: _builtins.int
     """Environments of each member at this worker, at most 1,048,576 for all members together. Required."""
     first_env_index: _builtins.int
@@ -150,6 +152,10 @@ class OpenCollect(_message.Message):
     def environment_state(self) -> _containers.MessageMap[_builtins.str, _tensor_pb2.Tensor]:
         """State of the environments from which to continue, by name, inline. Empty: reset."""
 
+    @_builtins.property
+    def rollout_time(self) -> _duration_pb2.Duration:
+        """Time after which a rollout ends; the rest of its rows are not valid. Unset: no limit."""
+
     def __init__(
         self,
         *,
@@ -164,10 +170,11 @@ class OpenCollect(_message.Message):
         device: _builtins.str = ...,
         environment_state: _abc.Mapping[_builtins.str, _tensor_pb2.Tensor] | None = ...,
         traceparent: _builtins.str = ...,
+        rollout_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "rollout_time", b"rollout_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "deterministic", b"deterministic", "device", b"device", "environment_state", b"environment_state", "envs_per_member", b"envs_per_member", "first_env_index", b"first_env_index", "horizon", b"horizon", "max_in_flight", b"max_in_flight", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "carriers", b"carriers", "cohort", b"cohort", "deterministic", b"deterministic", "device", b"device", "environment_state", b"environment_state", "envs_per_member", b"envs_per_member", "first_env_index", b"first_env_index", "horizon", b"horizon", "max_in_flight", b"max_in_flight", "rollout_time", b"rollout_time", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -78,6 +78,7 @@ class EnvironmentSpec:
     data                 data sets by argument of the constructor: paths of files here, or files in the object store,
                          which become paths likewise
     isolation            "process": each world in a process of its own; "": several in a process
+    evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
     """
 
     id: str = ""
@@ -88,6 +89,7 @@ class EnvironmentSpec:
     code: StoredFile | None = None
     data: Mapping[str, str | StoredFile] = field(default_factory=dict)
     isolation: Isolation = ""
+    evaluation_steps: int | None = None
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
@@ -173,7 +175,9 @@ class EnvironmentSpec:
             "max_episode_steps": self.max_episode_steps,
             "code": None if self.code is None else self.code.to_json(),
             "data": data,
-        } | ({"isolation": self.isolation} if self.isolation else {})
+        } | ({"isolation": self.isolation} if self.isolation else {}) | (
+            {} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps}
+        )
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
