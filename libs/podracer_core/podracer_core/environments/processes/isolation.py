@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -19,18 +20,17 @@ from podracer_core.environments.processes.row_processes import send_open
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.errors import PodracerError
 
-_PATIENCE_S = 30.0  # for the start of all three processes, and for their steps again
+_PATIENCE_S = 30.0  # for processes that play at the same time
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-8}  # the last digits may depend on places in memory
 _LOOK_S = 0.1
 
 
 class IsolationProof:
-    """Three fresh processes play with the same seed and the same actions: a world alone, one alone again, and one with
-    a second world in its process, which is stepped between.
+    """Fresh processes play with the same seed and the same actions: one with a world alone, one with a second world,
+    which is stepped between. If they differ, two more play alone and one beside a second world again.
 
-    The worlds share state if the first two are alike and the third differs, or only the third fails. It is proved
-    twice, so that rare events do not look like it. All else proves nothing: an environment that ignores its seed, that
-    cannot be started three times, or that takes too long.
+    The worlds share state if all are alike that were alone, and those beside another differ from them or fail. All else
+    proves nothing: an environment that ignores its seed, that cannot be started twice, or that takes too long.
     """
 
     def __init__(self, spec: EnvironmentSpec, code: bytes = b"") -> None:
@@ -70,38 +70,35 @@ class IsolationProof:
             self._thread.join()
 
     def _run(self) -> None:
-        self._shares_state = self._is_shared_once() and self._is_shared_once() and not self._closed
+        with contextlib.suppress(ChildLost):  # it takes too long
+            self._shares_state = self._is_shared() and not self._closed
 
-    def _is_shared_once(self) -> bool:
-        """Whether this try shows it."""
-        memory = create_memory()
+    def _is_shared(self) -> bool:
+        alone, beside = self._shown(1, 2)
+        if alone is None or _alike(alone, beside):
+            return False
+        *others, again = self._shown(1, 1, 2)
+        return all(_alike(alone, other) for other in others) and not _alike(alone, again)
+
+    def _shown(self, *counts: int) -> list[NDArray[np.float64] | None]:
+        """The traces of fresh processes with so many worlds each; None of one that fails."""
+        memory, deadline = create_memory(), time.monotonic() + _PATIENCE_S
         try:
             with self._lock:
                 if self._closed:
-                    return False
-                self._children = [ChildProcess(self._spec.name, memory) for _ in range(3)]
-            return self._compare(*self._children)
+                    return [None] * len(counts)
+                children = self._children = [ChildProcess(self._spec.name, memory) for _ in counts]
+            for child, count in zip(children, counts, strict=True):
+                send_open(child, self._spec, count, code=self._code)
+            opened = {child: _answer(child, deadline) for child in children}
+            for child, answer in opened.items():
+                if answer is not None:
+                    child.send("trace")
+            shown = [answer and _answer(child, deadline) for child, answer in opened.items()]
+            return [each and np.frombuffer(each[1]).reshape(each[0]["shape"]) for each in shown]
         finally:
             ChildProcess.end_all(self._children)
             os.close(memory)
-
-    def _compare(self, *children: ChildProcess) -> bool:
-        """Whether the traces of a world alone and of one alone again are alike, but not that of the third process."""
-        deadline = time.monotonic() + _PATIENCE_S
-        try:
-            for child, count in zip(children, (1, 1, 2), strict=True):
-                send_open(child, self._spec, count, code=self._code)
-            opened = [_answer(child, deadline) for child in children]
-            for child, answer in zip(children, opened, strict=True):
-                if answer is not None:
-                    child.send("trace")
-            shown = [answer and _answer(child, deadline) for child, answer in zip(children, opened, strict=True)]
-        except ChildLost:
-            return False
-        first, second, third = (each and np.frombuffer(each[1]).reshape(each[0]["shape"]) for each in shown)
-        if first is None or second is None or not _alike(first, second):
-            return False
-        return third is None or not _alike(first, third)
 
 
 def _answer(child: ChildProcess, deadline: float) -> tuple[dict[str, Any], bytes] | None:
@@ -114,10 +111,12 @@ def _answer(child: ChildProcess, deadline: float) -> tuple[dict[str, Any], bytes
         return None
 
 
-def _alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
     """Whether they begin alike: one may have taken fewer steps in its time."""
+    if other is None or one.shape[1:] != other.shape[1:]:
+        return False
     rows = min(len(one), len(other))
-    return one.shape[1:] == other.shape[1:] and np.allclose(one[:rows], other[:rows], **_TOLERANCE, equal_nan=True)
+    return np.allclose(one[:rows], other[:rows], **_TOLERANCE, equal_nan=True)
 
 
 def isolation_proof(spec: EnvironmentSpec) -> IsolationProof | None:
