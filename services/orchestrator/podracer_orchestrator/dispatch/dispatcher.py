@@ -88,7 +88,8 @@ class Dispatcher:
         return self._proposer.admission_scores.get(self._deadlines.job_of(fence))
 
     async def lease(self, ask: Ask, wait_s: float) -> pod_pb2.Lease | None:
-        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended."""
+        """A lease within `wait_s`, or None. A repeated request gets the same lease, or None once it has ended. A pod's
+        next request ends the wait for its former one."""
         pod = ask.report.name
         self._asking[pod] = ask.request_id
         try:

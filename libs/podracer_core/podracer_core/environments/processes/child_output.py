@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import select
@@ -13,7 +12,7 @@ import time
 KEPT_BYTES = 256 << 10
 _LINES, _CHARACTERS = 20, 1_200
 _LOG_BYTES, _LOG_BYTES_A_SECOND = 64 << 10, 1 << 10
-_PIPE_BYTES, _READ_BYTES, _READS = 1 << 20, 64 << 10, 64
+_READ_BYTES, _READS = 64 << 10, 64
 _PAUSE_S = 0.005  # a process that prints line by line would wake us with each
 _ENDING_S = 0.2
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\].*?(\x07|\x1b\\)|.)")
@@ -34,8 +33,6 @@ class ChildOutput:
         if ChildOutput.is_kept:
             self._pipe, self.stderr = os.pipe()
             os.set_blocking(self._pipe, False)
-            with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux, or the user has many pipes
-                fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._thread = threading.Thread(target=self._drain, name="environment-output", daemon=True)
             self._thread.start()
 
