@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,9 +106,7 @@ class GreedyEvaluator(Evaluator):
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
         return _with_statistics(results, rewards, environment) if self._all_alike else results
 
-    def _play_out(
-        self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None
-    ) -> tuple[Tensor, bool]:
+    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None) -> tuple[Tensor, bool]:
         """Play the episodes of `keys` in these rows, None: all, to their ends. The rewards, if all are alike, and
         whether there was time for all steps."""
         environment = self._environment(keys.numel())

@@ -63,9 +63,7 @@ class IntactEpisodes:
         if not in_time:
             whole = {row // len(self._seeds) for row, (_, _, is_cut) in self._found.items() if not is_cut}
             self._found = {
-                row: found
-                for row, found in self._found.items()
-                if not found[2] or row // len(self._seeds) not in whole
+                row: found for row, found in self._found.items() if not found[2] or row // len(self._seeds) not in whole
             }
 
     def results(self) -> tuple[EvaluationResult, ...]:

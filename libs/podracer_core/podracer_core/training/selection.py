@@ -119,6 +119,7 @@ class Selection:
         broken, played = self._broken[member], self._played[member]
         others = sum(self._broken) - broken, sum(self._played) - played
         return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
+
     @property
     def has_judged(self) -> bool:
         """Whether a look has been answered."""

@@ -95,8 +95,8 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and isolated if its inspection
-    has shown that it must be."""
+    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and whether its worlds need
+    isolation."""
     spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     if description_of(job).shares_state:

@@ -167,16 +167,18 @@ class EnvironmentSpec:
     def to_metadata(self) -> dict[str, Any]:
         """The JSON values for a checkpoint's metadata; `from_metadata` is the inverse."""
         data = {name: file.to_json() if isinstance(file, StoredFile) else file for name, file in self.data.items()}
-        return {
-            "id": self.id,
-            "entry_point": self.entry_point,
-            "code_path": self.code_path,
-            "kwargs": dict(self.kwargs),
-            "max_episode_steps": self.max_episode_steps,
-            "code": None if self.code is None else self.code.to_json(),
-            "data": data,
-        } | ({"isolation": self.isolation} if self.isolation else {}) | (
-            {} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps}
+        return (
+            {
+                "id": self.id,
+                "entry_point": self.entry_point,
+                "code_path": self.code_path,
+                "kwargs": dict(self.kwargs),
+                "max_episode_steps": self.max_episode_steps,
+                "code": None if self.code is None else self.code.to_json(),
+                "data": data,
+            }
+            | ({"isolation": self.isolation} if self.isolation else {})
+            | ({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps})
         )
 
     @classmethod

@@ -66,9 +66,9 @@ def made_by(
 ) -> tuple[list[Any], Callable[[int], Any]]:
     """`count` environments, each with the next index if their constructor names an argument for it; and a function that
     makes the environment of a row anew."""
-    constructor: Any = make
-    if isinstance(make, partial) and make.func is gymnasium.make:
-        (spec,) = make.args
+    constructor: Any = inspect.unwrap(make)
+    if isinstance(constructor, partial) and constructor.func is gymnasium.make:
+        (spec,) = constructor.args
         entry_point = (gymnasium.spec(spec) if isinstance(spec, str) else spec).entry_point
         constructor = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     try:
