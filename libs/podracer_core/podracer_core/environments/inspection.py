@@ -69,5 +69,5 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 60.0) -> Inspe
         opened["max_episode_steps"],
         opened.get("deterministic_evaluation", False),
         opened.get("preparation", ""),
-        step_s,
+        step_s=step_s,
     )
