@@ -11,7 +11,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.jobs.objective import broken_episodes
+from podracer_core.jobs.objective import broken_episodes, counted
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
@@ -59,7 +59,9 @@ def _submit(
         store_evaluations(session, board, updater, [evaluation])
         score = places.score_of(board, updater, evaluation)
         rung_score = places.score_of(board, updater, evaluation, within_rung=True)
-        admission = Admission(0, "its evaluation is not a finite number, or none of its episodes was intact")
+        is_intact = counted(evaluation, None) is not None
+        why = "its evaluation is not a finite number" if is_intact else "no episode of its evaluation was intact"
+        admission = Admission(0, why)
     cost_s = seconds_from_duration(request.cost)
     trained = request.env_steps > 0 or evaluation is not None
     _end_round(board, agent, request, trained=trained, cost_s=cost_s)

@@ -35,7 +35,7 @@ async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place
     assert last.exclusions[0].reason == reason
     nothing = await driver.stub.SubmitCandidate(broken(driver, fourth, [], 1))
     assert not nothing.admitted
-    assert "none of its episodes was intact" in nothing.reason
+    assert nothing.reason == "no episode of its evaluation was intact"
 
     await server.restart()
     driver.stub = await server.stub()
