@@ -60,8 +60,8 @@ async def test_the_job_ends_when_the_last_generation_is_over(site):
     site.board.is_over = True
     await second.ask(wait_s=1.0)
     ended = await site.job(job.name)
-    assert ended.state == job_pb2.JOB_STATE_SUCCEEDED
-    assert ended.outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
+    assert ended.state == job_pb2.JOB_STATE_FAILED
+    assert ended.outcome == job_pb2.JOB_OUTCOME_NOTHING_JUDGED
 
 
 async def test_a_round_that_ends_opens_a_barrier_at_once(site, monkeypatch):
