@@ -187,7 +187,7 @@ def _problem(info: AlgorithmInfo, space: Space) -> str:
         return f"{cannot} {describe(space)}; it acts in {_spaces(info)}"
     match space:
         case BoxSpace(dtype=dtype) if not dtype.startswith("float"):
-            return f"{cannot} a Box of {dtype}; it acts in a Box of float"
+            return f"{cannot} a Box of {dtype}; use MultiDiscrete for whole numbers, or a Box of float"
         case BoxSpace(size=0):
             return f"{cannot} an empty {describe(space)}"
         case BoxSpace(bounded=False) if info.bounded_actions:

@@ -8,6 +8,7 @@ MultiDiscrete one part after the other, or a sequence of one row per part. Neith
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,20 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
         return space
     message = f"actions in {space} are not supported; use Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
+    if isinstance(space, gym.MultiDiscrete | gym.MultiBinary):
+        message += f", of {math.prod(space.shape)} parts here, and reshape the action in step"
     raise InvalidInput(message, reason="ACTION_SPACE_UNSUPPORTED", space=space)
+
+
+def without_texts(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], list[str]]:
+    """A Dict without its parts of text, and their names. Raises InvalidInput if nothing remains."""
+    if not isinstance(space, gym.Dict):
+        return space, []
+    texts = [name for name, part in space.items() if part.dtype is not None and part.dtype.kind == "U"]
+    if texts and len(texts) == len(space.spaces):
+        raise InvalidInput(f"the observation has nothing but text, in {texts}: add numbers", space=space)
+    kept = [(name, part) for name, part in space.items() if name not in texts]
+    return (gym.Dict(kept) if texts else space), [str(name) for name in texts]
 
 
 def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:

@@ -54,6 +54,11 @@ class EnvironmentInfo:
         """Whether the spaces are unknown until it has been started."""
         return self.observation_space is None or self.action_space is None
 
+    @property
+    def is_gymnasiums(self) -> bool:
+        """Whether it is of Gymnasium itself, so that it needs no trial."""
+        return self.backend == "gymnasium" and self.package.partition(" ")[0] == "gymnasium"
+
     def score_name(self, arguments: Mapping[str, object]) -> str:
         """The name of its evaluations' statistic with these arguments: `return` unless `scores` has another."""
         return self.scores.get(str(arguments.get("score")), "return")

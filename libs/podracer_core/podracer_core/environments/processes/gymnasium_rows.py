@@ -13,9 +13,11 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
+from podracer_core.environments.processes.checker import Checker, required_space
 from podracer_core.environments.processes.exchange import SharedArrays
 from podracer_core.environments.processes.row_codec import (
     action_reader,
+    as_number,
     check_frame,
     check_reset,
     check_step,
@@ -29,6 +31,7 @@ from podracer_core.environments.spaces import (
     mask_method,
     observation_array_space,
     sample_allowed,
+    without_texts,
 )
 from podracer_core.errors import InvalidInput
 
@@ -62,8 +65,9 @@ class GymnasiumRows(Rows):
         self._acting_rows: Sequence[int] = range(self.count)  # but for those that stand still
         self._acting: Sequence[gymnasium.Env[Any, Any]] = self._environments
         self._plays_once = False
-        self.observation_space = self._environments[0].observation_space
-        self.action_space = self._environments[0].action_space
+        self.observation_space, self._texts = without_texts(required_space(self._environments[0], "observation_space"))
+        self.action_space = required_space(self._environments[0], "action_space")
+        self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
         self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing)
@@ -83,25 +87,20 @@ class GymnasiumRows(Rows):
             "frames_per_second": float(first.metadata.get("render_fps") or _FRAMES_PER_SECOND),
         }
 
-    def inspect(self, steps: int) -> None:
+    def inspect(self) -> dict[str, Any]:
         """See `Rows.inspect`: the first environment only."""
-        environment = self._environments[0]
-        self.action_space.seed(0)
-        taken = 0
-        masked: bool | None = None
-        result: Any = ()
-        for _ in range(steps):
-            if taken == 0:
-                self.doing = "reset"
-                result = environment.reset(seed=0)
-                check_reset(self.observation_space, result)
-            if masked is None:
-                masked = self._offers_masks(result[-1])
-            action = sample_allowed(self.action_space, self._mask(0, result[-1], masked))
-            self.doing = "step"
-            result = environment.step(action)
-            ended = check_step(self.observation_space, result) or taken + 1 == self._known_limit
-            taken = 0 if ended else taken + 1
+        report = Checker(self._environments[0], self.observation_space, self._sample, self._tell).report()
+        left_out = [f"{name!r} is left out of the observations: it is text" for name in self._texts]
+        return {**report, "warnings": left_out + report["warnings"]}
+
+    def _tell(self, doing: str) -> None:
+        self.doing = doing
+
+    def _sample(self, info: Any) -> Any:
+        """A random action that is allowed after a reset or step with `info`."""
+        if self._gives_masks is None:
+            self._gives_masks = self._offers_masks(info)
+        return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""
@@ -196,10 +195,10 @@ class GymnasiumRows(Rows):
                 result = environment.step(action)
                 observation, reward, terminated, truncated, info = result
                 write(final_observation, row, observation)
-                rewards[row] = reward
+                rewards[row] = reward if type(reward) is float else as_number(reward)
                 if terminated or truncated:
-                    rows.terminated[row] = terminated
-                    rows.truncated[row] = truncated
+                    rows.terminated[row] = as_number(terminated)
+                    rows.truncated[row] = as_number(truncated)
                     ended = True
                 elif looks_at_info and (masked or info):  # a finished game may allow nothing
                     self._write_mask(row, info)

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.checker import require_environment
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
@@ -34,10 +35,10 @@ class LocalRows(RowProcesses):
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        made = [self._make(**drawing, **self._spec.arguments) for _ in range(self._num_envs)]
-        strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
-        if strange is not None:
-            raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
+        made = [
+            require_environment(self._make(**drawing, **self._spec.arguments), self._spec.name)
+            for _ in range(self._num_envs)
+        ]
         if any(each is made[0] for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
         self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures)

@@ -7,7 +7,7 @@ the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
                                                             -> the spaces, the time limit and more, see `Rows.describe`
-    {"command": "inspect", "steps": 10}                     -> {}, or the environment's fault
+    {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
                                                             -> {}; rows first … first + count - 1 are its own
@@ -45,6 +45,7 @@ from typing import Any
 
 import gymnasium
 
+from podracer_core.environments.processes.checker import require_environment
 from podracer_core.environments.processes.exchange import Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
@@ -79,10 +80,11 @@ class Server:
             return _NOTHING, b""
         match message.pop("command"):
             case "open":
+                began = time.monotonic()
                 self._opened = open_rows(**message)
-                return self._opened.describe(), b""
+                return {**self._opened.describe(), "start_s": time.monotonic() - began}, b""
             case "inspect":
-                self._rows.inspect(**message)
+                return self._rows.inspect(), b""
             case "find_masks":
                 return {"mask_size": self._rows.mask_size()}, b""
             case "map":
@@ -199,7 +201,7 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
         return rows
     if pictures:
         _check_takes_render_mode(loaded)
-    made = [_checked(loaded(**drawing, **kwargs), entry_point) for _ in range(count)]
+    made = [require_environment(loaded(**drawing, **kwargs), entry_point) for _ in range(count)]
     return GymnasiumRows(made, limit, pictures)
 
 
@@ -226,15 +228,6 @@ def _check_takes_render_mode(loaded: Any) -> None:
     parameters = inspect.signature(loaded).parameters.values()
     if not any(each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
-
-
-def _checked(made: Any, entry_point: str) -> gymnasium.Env[Any, Any]:
-    if not isinstance(made, gymnasium.Env):
-        raise InvalidInput(
-            f"{entry_point} returned {type(made).__name__}, not a gymnasium.Env; "
-            "an environment in torch is named by its class, a subclass of TorchEnvironment"
-        )
-    return made
 
 
 if __name__ == "__main__":
