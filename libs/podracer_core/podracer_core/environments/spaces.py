@@ -8,7 +8,6 @@ MultiDiscrete one part after the other, or a sequence of one row per part. Neith
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +111,6 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
         return space
     message = f"actions in {space} are not supported; use Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
-    if isinstance(space, gym.MultiDiscrete | gym.MultiBinary):
-        message += f", of {math.prod(space.shape)} parts here, and reshape the action in step"
     raise InvalidInput(message, reason="ACTION_SPACE_UNSUPPORTED", space=space)
 
 

@@ -150,7 +150,9 @@ def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
     if spec.stored_files:
         raise _refused(f"{spec.id} needs files of the job: `podracer evaluate` fetches them, as do its other commands")
     if any(isinstance(value, str) and value.startswith(_UNSTORED) for value in spec.kwargs.values()):
-        raise _refused(f"the arguments of {spec.id} are not all stored: load it with podracer.load(path, environment=…)")
+        raise _refused(
+            f"the arguments of {spec.id} are not all stored: load it with podracer.load(path, environment=…)"
+        )
     return find_source(spec.id, spec.kwargs, spec.max_episode_steps)
 
 

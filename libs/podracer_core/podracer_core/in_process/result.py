@@ -96,6 +96,7 @@ class Result:
     history      the looks at the members during training, oldest first
     stopped_by   "target", "steps", "seconds", "callback", "interrupt" or "diverged"; "" if unknown
     checkpoint   the checkpoint that `save` writes
+    warnings     what one should know about the environment and the training, a sentence each
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Result:
         self.policy = Policy(checkpoint)
         self._source, self._target = source, target
         judged = checkpoint.metadata.get("evaluation")
+        self.warnings: tuple[str, ...] = tuple(checkpoint.metadata.get("warnings", ()))
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
 
     @property

@@ -6,8 +6,10 @@ import itertools
 import math
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,9 +18,12 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.environments import unreachable
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.collect import Collector
+from podracer_core.environments.inspection import Inspection
+from podracer_core.environments.processes.row_processes import core_count
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -26,7 +31,7 @@ from podracer_core.errors import PreconditionFailed
 from podracer_core.evaluate.result import result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback
-from podracer_core.in_process.environments import Environment, find_source
+from podracer_core.in_process.environments import Environment, EnvironmentSource, find_source
 from podracer_core.in_process.order import Order, check_order
 from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result
@@ -34,7 +39,7 @@ from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import usual_envs_per_member
+from podracer_core.training.sizes import fitting_envs, fitting_horizon, require_room, usual_envs_per_member
 from podracer_core.training.snapshots import Judgement, Snapshot
 from podracer_core.training.source import InProcessSource
 
@@ -101,17 +106,22 @@ class _Training:
 
     def __init__(self, order: Order, callbacks: Sequence[Callback], progress: bool, held: ExitStack) -> None:
         """`held` closes the environments."""
-        self._order, self._callbacks = order, callbacks
+        self._callbacks = callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        horizon = order.info.defaults().get("horizon", 1) if "horizon" not in order.shared else order.shared["horizon"]
-        envs = order.envs_per_member or usual_envs_per_member(
-            order.algorithm, source.spec, self._device, order.members,
-            env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
-        )  # fmt: skip
+        found = source.inspect()
+        self._warnings = [*(found.warnings if found else ()), *unreachable(source.spec, order.target)]
+        for text in self._warnings:
+            warnings.warn(text, stacklevel=4)
+        if found is not None and found.waits:
+            source = replace(source, waits=True)
+        self._order, envs = _sized(order, source, self._device, found)
+        order = self._order
         environment = source.open(order.members * envs, self._device)
         held.callback(environment.close)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
+        values = order.info.defaults() | dict(order.shared)
+        require_room(order.algorithm, values, order.members, envs, environment.observation_space, self._device)
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
         self._algorithm = self._cohort(environment)
@@ -256,11 +266,32 @@ class _Training:
             "evaluation": result_to_json(judged.result),
             "looks": [look.to_json() for look in self._looks],
             "target": order.target,
+            "warnings": self._warnings,
         }
         groups = {
             group: {name: tensor.cpu() for name, tensor in tensors.items()} for group, tensors in snapshot.state.items()
         }
         return Result(Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target)
+
+
+def _sized(order: Order, source: EnvironmentSource, device: str, found: Inspection | None) -> tuple[Order, int]:
+    """The environments of a member, and the order with its horizon: what the caller leaves open fits `seconds`."""
+    usual_horizon = order.shared.get("horizon", order.info.defaults().get("horizon", 1))
+    envs = order.envs_per_member or usual_envs_per_member(
+        order.algorithm, source.spec, device, order.members,
+        env_steps=math.ceil((order.steps or 0) / order.members), horizon=usual_horizon,
+    )  # fmt: skip
+    if found is None:
+        return replace(order, source=source), envs
+    lanes = 1 if source.make else core_count()
+    if order.envs_per_member is None:
+        envs = fitting_envs(envs, order.members, found.start_s, found.waits, lanes, order.seconds)
+    if order.seconds and order.info.on_policy and "horizon" not in order.shared:
+        rows = order.members * envs
+        horizon = fitting_horizon(usual_horizon, rows, found.step_s, found.waits, lanes, order.seconds)
+        if horizon < usual_horizon:
+            order = replace(order, shared={**order.shared, "horizon": horizon})
+    return replace(order, source=source), envs
 
 
 def _selection(session: TrainingSession) -> Selection:

@@ -108,7 +108,7 @@ class Checker:
 
     def _check(self, method: str, look: Callable[..., Any], result: Any) -> Any:
         try:
-            return look(self._space, result, self._warn)
+            return look(self._space, result, lambda kind, text: self._warn(kind, f"{text} ({self._place(method)})"))
         except InvalidInput as error:
             raise type(error)(f"{error.message} ({self._place(method)})") from None
 

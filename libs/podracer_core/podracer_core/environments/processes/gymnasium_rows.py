@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from podracer_core.environments.processes.checker import Checker, required_space
 from podracer_core.environments.processes.exchange import SharedArrays
+from podracer_core.environments.processes.in_thread import InThread, begin_steps
 from podracer_core.environments.processes.row_codec import (
     action_reader,
-    as_number,
     check_frame,
     check_reset,
     check_step,
+    flag_of,
+    number_of,
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
@@ -189,16 +191,17 @@ class GymnasiumRows(Rows):
         looks_at_info = self._can_have_masks
         result: Any = None
         try:
-            for row, environment, action in zip(
-                self._acting_rows, self._acting, self._read_actions(actions), strict=True
-            ):
+            read = self._read_actions(actions)
+            if self._acting and isinstance(self._acting[0], InThread):
+                read = begin_steps(self._acting, read)
+            for row, environment, action in zip(self._acting_rows, self._acting, read, strict=True):
                 result = environment.step(action)
                 observation, reward, terminated, truncated, info = result
                 write(final_observation, row, observation)
-                rewards[row] = reward if type(reward) is float else as_number(reward)
+                rewards[row] = reward if isinstance(reward, float) or reward is None else number_of(reward)
                 if terminated or truncated:
-                    rows.terminated[row] = as_number(terminated)
-                    rows.truncated[row] = as_number(truncated)
+                    rows.terminated[row] = flag_of("terminated", terminated)
+                    rows.truncated[row] = flag_of("truncated", truncated)
                     ended = True
                 elif looks_at_info and (masked or info):  # a finished game may allow nothing
                     self._write_mask(row, info)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ import gymnasium
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.checker import require_environment
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
+from podracer_core.environments.processes.in_thread import made_in_threads
 from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
 from podracer_core.errors import InvalidInput
@@ -25,20 +27,28 @@ class LocalRows(RowProcesses):
     Exceptions of the user's code reach the caller unchanged.
     """
 
-    def __init__(self, make: MakeEnvironment, spec: EnvironmentSpec, num_envs: int, *, pictures: bool = False) -> None:
-        """`make` is called once for each row with the spec's arguments."""
+    def __init__(
+        self,
+        make: MakeEnvironment,
+        spec: EnvironmentSpec,
+        num_envs: int,
+        *,
+        pictures: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
         super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
-        self._make = make
+        self._make, self._waits = make, waits
         self._opened: GymnasiumRows | None = None
         self._server: Server | None = None
 
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        made = [
-            require_environment(self._make(**drawing, **self._spec.arguments), self._spec.name)
-            for _ in range(self._num_envs)
-        ]
+        make = partial(self._make, **drawing, **self._spec.arguments)
+        made = made_in_threads(make, self._num_envs) if self._waits else [make() for _ in range(self._num_envs)]
+        for each in made[:1]:
+            require_environment(each, self._spec.name)
         if any(each is made[0] for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
         self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures)

@@ -22,6 +22,7 @@ from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
+_MOST_WAITING = 32  # processes
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds
 
@@ -53,13 +54,16 @@ class PreprocessVecEnv(VecEnvironment):
         start_timeout_s: float = 120.0,
         pictures: bool = False,
         make: MakeEnvironment | None = None,
+        waits: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
+
+        `waits`: steps wait more than they compute, so that each environment gets a process, up to 32, or a thread.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment in
         this process instead.
         """
-        wanted = core_count() if processes is None else processes
+        wanted = (_MOST_WAITING if waits else core_count()) if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs = num_envs
@@ -68,7 +72,7 @@ class PreprocessVecEnv(VecEnvironment):
         self._pictures = pictures
         self._losses_in_a_row = 0
         self._processes = (
-            LocalRows(make, spec, num_envs, pictures=pictures)
+            LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
             if make is not None
             else RowProcesses(
                 spec,

@@ -103,16 +103,6 @@ def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: 
     return array
 
 
-def as_number(value: Any) -> Any:
-    """The number in an array or a tensor of size 1; everything else as it is, but text is InvalidInput."""
-    shape = getattr(value, "shape", None)
-    if shape is not None and math.prod(shape) == 1:
-        return value.item()
-    if isinstance(value, str | bytes):
-        raise InvalidInput(f"the reward of step must be a number, not {_short(value)}")
-    return value
-
-
 _TOLERANCE = 1e-5  # relative, for bounds: float32 of a float64 bound may lie just outside
 _LITTLE = 0.1  # of the range, by which a number outside its bounds is only told
 
@@ -162,20 +152,33 @@ def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -
         raise InvalidInput(f"step must return {right}, not {_form(result)}{former}")
     observation, reward, terminated, truncated, _ = result
     check_in_space(space, observation, "the observation of step", warn)
-    number = as_number(reward)
-    if number is not None and not isinstance(number, Real):
-        raise InvalidInput(f"the reward of step must be a number, not {_short(reward)}")
-    if number is None or not math.isfinite(number):
+    if reward is None or not math.isfinite(number_of(reward)):
         raise NotFinite(f"the reward of step must be a finite number, not {_short(reward)}")
     if not isinstance(reward, Real):
         warn("reward", f"the reward of step is {_short(reward)}; a float is right")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        plain = as_number(flag)
-        if not isinstance(plain, bool | np.bool_ | int | np.integer) or plain not in (0, 1):
-            raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
+        flag_of(name, flag)
         if not isinstance(flag, bool | np.bool_):
             warn("flag", f"{name} is {_short(flag)}; a bool is right")
-    return bool(as_number(terminated) or as_number(truncated))
+    return flag_of("terminated", terminated) or flag_of("truncated", truncated)
+
+
+def number_of(reward: Any) -> float:
+    """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it is no number."""
+    array = _numpy(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
+    return float(array.reshape(-1)[0])
+
+
+def flag_of(name: str, flag: Any) -> bool:
+    """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for anything else."""
+    if isinstance(flag, bool | np.bool_):
+        return bool(flag)
+    array = _numpy(flag)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.reshape(-1)[0] not in (0, 1):
+        raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
+    return bool(array.reshape(-1)[0])
 
 
 def check_frame(frame: Any) -> NDArray[np.uint8]:
