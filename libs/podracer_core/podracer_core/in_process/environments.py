@@ -82,8 +82,8 @@ class EnvironmentSource:
 def find_source(
     environment: Environment, arguments: Mapping[str, Any] | None = None, max_episode_steps: int | None = None
 ) -> EnvironmentSource:
-    """The source for `environment`. `arguments` are those of its constructor: JSON values, but what is made in this process
-    takes any; of others a note is stored.
+    """The source for `environment`. `arguments` are those of its constructor: JSON values; what is made in this process
+    takes any others, too, of which a note is stored.
 
     Raises InvalidInput for an unknown id, an environment instance, and any other object.
     """

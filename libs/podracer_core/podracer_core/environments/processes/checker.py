@@ -73,7 +73,7 @@ class Checker:
             seen = self._episode(seed, steps)
         except PodracerError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
             if earlier is None and len(self._walls) > 0 and self._step_number > 0:
                 return self._attempt(seed, steps, error)
             raise (earlier or error) if self._step_number <= failed_at else error from None
@@ -186,12 +186,12 @@ def _place(environment: Any, method: str) -> str:
 
 
 _OTHER_LIBRARIES = {
-    "gym": "of the former gym: derive it from gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0(env=…)",
-    "pettingzoo": "of PettingZoo with several agents, and Podracer trains one: wrap it as a gymnasium.Env of one agent",
-    "dm_env": "of dm_env: wrap it with shimmy.DmControlCompatibilityV0(…)",
-    "dm_control": "of dm_control: wrap it with shimmy.DmControlCompatibilityV0(…)",
-    "stable_baselines3": "of Stable-Baselines3, a vector of them: pass what makes one gymnasium.Env",
-    "gymnasium.vector": "a vector of them: pass the id, or a function that makes a single one",
+    "gym": "is of the former gym: derive it from gymnasium.Env, or wrap it with shimmy.GymV21CompatibilityV0(env=…)",
+    "pettingzoo": "is of PettingZoo, with several agents; Podracer trains one: wrap it as a gymnasium.Env of one agent",
+    "dm_env": "is of dm_env: wrap it with shimmy.DmControlCompatibilityV0(…)",
+    "dm_control": "is of dm_control: wrap it with shimmy.DmControlCompatibilityV0(…)",
+    "stable_baselines3": "is of Stable-Baselines3, several in one: pass what makes a single gymnasium.Env",
+    "gymnasium.vector": "is several in one: pass the id, or a function that makes a single gymnasium.Env",
 }
 
 
@@ -200,7 +200,7 @@ def problem_of_kind(kind: type) -> str:
     modules = [base.__module__ for base in kind.__mro__]
     for library, text in _OTHER_LIBRARIES.items():
         if any(module == library or module.startswith(f"{library}.") for module in modules):
-            return f"{kind.__name__} is an environment {text}"
+            return f"the environment {kind.__name__} {text}"
     return ""
 
 
@@ -221,6 +221,5 @@ def required_space(environment: gymnasium.Env[Any, Any], name: str) -> gymnasium
     if isinstance(space, gymnasium.Space):
         return space
     kind = type(environment.unwrapped).__name__
-    other = problem_of_kind(type(space)).partition(" is an environment ")[2]
-    found = "None" if space is None else f"a {type(space).__name__}{' of the former gym' if other else ''}"
+    found = "None" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
     raise InvalidInput(f"{kind}.{name} is {found}; set it to a gymnasium.spaces.Space in __init__")

@@ -103,6 +103,7 @@ def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: 
     return array
 
 
+_LARGEST = float(np.finfo(np.float32).max)
 _TOLERANCE = 1e-5  # relative, for bounds: float32 of a float64 bound may lie just outside
 _LITTLE = 0.1  # of the range, by which a number outside its bounds is only told
 
@@ -152,7 +153,7 @@ def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -
         raise InvalidInput(f"step must return {right}, not {_form(result)}{former}")
     observation, reward, terminated, truncated, _ = result
     check_in_space(space, observation, "the observation of step", warn)
-    if reward is None or not math.isfinite(number_of(reward)):
+    if reward is None or not abs(number_of(reward)) <= _LARGEST:
         raise NotFinite(f"the reward of step must be a finite number, not {_short(reward)}")
     if not isinstance(reward, Real):
         warn("reward", f"the reward of step is {_short(reward)}; a float is right")
