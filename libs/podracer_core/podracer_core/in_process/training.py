@@ -120,11 +120,9 @@ class _Training:
         environment = source.open(order.members * envs, self._device)
         held.callback(environment.close)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
-        values = order.info.defaults() | dict(order.shared)
-        require_room(order.algorithm, values, order.members, envs, environment.observation_space, self._device)
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.info.defaults(), order.members, self._random)
-        self._algorithm = self._cohort(environment)
+        self._algorithm = self._cohort(environment, envs)
         seeds = torch.tensor([order.seed + member for member in range(order.members)])
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
         self._backend = InProcessBackend(
@@ -151,12 +149,13 @@ class _Training:
             callback.on_end(result)
         return result
 
-    def _cohort(self, environment: VecEnvironment) -> Algorithm:
+    def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
         members = tuple(
             MemberConfig(f"agent-{member}", self._order.seed + member, values)
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
+        require_room(cohort, envs, environment.observation_space, self._device)
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 

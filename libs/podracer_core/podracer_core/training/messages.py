@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.common.v1 import cohort_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
@@ -59,13 +60,13 @@ def _refused(index: int, field: str, problem: str) -> InvalidInput:
     return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")
 
 
-def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.InspectResponse:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`."""
     found = inspect_environment(spec, timeout_s)
     preparation = found.preparation
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
-    return description_to_message(
+    description = description_to_message(
         found.observation_space,
         found.action_space,
         found.max_episode_steps,
@@ -73,3 +74,8 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
     )
+    description.waits = found.waits
+    for duration, seconds in ((description.start_time, found.start_s), (description.step_time, found.step_s)):
+        if seconds:
+            duration.FromNanoseconds(int(seconds * 1e9))
+    return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

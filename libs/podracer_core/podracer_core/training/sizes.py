@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
+from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.memory import free_bytes
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
@@ -85,21 +85,22 @@ def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: in
     return min(usual, max(_SHORTEST_HORIZON, longest))
 
 
-def require_room(
-    algorithm: str, shared: Mapping[str, Any], members: int, envs: int, space: gymnasium.spaces.Box, device: str
-) -> None:
-    """Raises InvalidInput (NO_ROOM) unless a rollout and the networks of a cohort fit into the device's free memory.
-
-    `shared`: all hyperparameters of the cohort. A replay buffer is looked at where it is made.
+def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], device: str) -> None:
+    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, and the networks, fit into
+    the device's free memory. A replay buffer is looked at where it is made.
     """
-    on_policy, numbers, horizon = find_algorithm(algorithm).on_policy, math.prod(space.shape), shared["horizon"]
+    info, members = find_algorithm(cohort.algorithm), len(cohort.members)
+    shared = info.defaults() | dict(cohort.shared)
+    numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
     item_bytes = 1 if space.dtype == np.uint8 else 4
     # The observations and their successors here, twice in the environments' memory, and those that a step evaluates.
     rollout = members * envs * numbers * item_bytes * (2 * horizon + 1 + 4)
     image = image_shape(space)
-    widths = [image.features if image else numbers, *shared["hidden_sizes"]]
+    widths = [image.features if image else numbers, *shared.get("hidden_sizes", ())]
     parameters = sum(before * after for before, after in itertools.pairwise(widths))
-    copies = 2 * 4 + 1 if on_policy else 3 * 4 + 3  # with gradient and two moments; targets, and the actor that acts
+    copies = (
+        2 * 4 + 1 if info.on_policy else 3 * 4 + 3
+    )  # with gradient and two moments; targets, and the actor that acts
     networks = members * parameters * 4 * copies
     free = free_bytes(torch.device(device))
     if free is not None and rollout + networks > free:

@@ -34,6 +34,7 @@ from podracer_core.training.evaluation_backend import EvaluationBackend, InProce
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
+from podracer_core.training.sizes import require_room
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import require_user_code_allowed
@@ -111,9 +112,11 @@ def _set_up_fused(
     device = device_for(config.device, spec)
     horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
     envs = envs_per_member(work, spec, device, horizon=horizon)
-    environment = make_vec_environment(placed, len(cohort.members) * envs, device)
+    waits = work.cohort.environment_description.waits
+    environment = make_vec_environment(placed, len(cohort.members) * envs, device, waits=waits)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
+    require_room(cohort, envs, spaces[0], device)
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
     starts = begin(algorithm)
     overlapping = device != "cpu" and not work.deterministic
@@ -133,7 +136,7 @@ def _set_up_fused(
     resume_environments(collector, starts.environments)
     backend = None
     if starts.rank == 0 and not work.unjudged:
-        make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
+        make_judged = functools.partial(make_vec_environment, placed, evaluation=True, waits=waits)
         backend = InProcessBackend(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
         held.callback(backend.close)
     return RoundSetup(
@@ -171,12 +174,14 @@ def _set_up_split(
     description = _description(work)
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
+    envs = envs_per_member(work, spec, device, here=False)
+    require_room(cohort, envs, spaces[0], device)
     algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
     starts = begin(algorithm)
     plan = WorkerPlan(
         work.cohort,
         fetched,
-        envs_per_member(work, spec, device, here=False),
+        envs,
         algorithm.horizon,
         lock_step=work.deterministic,
         ahead=config.ahead,

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -360,6 +361,9 @@ class EnvironmentDescription(_message.Message):
     DETERMINISTIC_EVALUATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -370,6 +374,8 @@ class EnvironmentDescription(_message.Message):
     """How the environment changed the user's data at its start, for people: for example, gaps that it filled. At most
     4,000 characters; a longer text is cut off. Empty: no change.
     """
+    waits: _builtins.bool
+    """Whether a step waits more than it computes: each environment then gets a process of its own."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -377,6 +383,14 @@ class EnvironmentDescription(_message.Message):
     @_builtins.property
     def action_space(self) -> Global___Space:
         """Space of one action."""
+
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """Time of one step of one environment, as inspection measured it. Unset: not measured."""
+
+    @_builtins.property
+    def start_time(self) -> _duration_pb2.Duration:
+        """Time of the start of one environment. Unset: not measured."""
 
     def __init__(
         self,
@@ -387,10 +401,13 @@ class EnvironmentDescription(_message.Message):
         deterministic_evaluation: _builtins.bool = ...,
         backend: _builtins.str = ...,
         preparation: _builtins.str = ...,
+        step_time: _duration_pb2.Duration | None = ...,
+        start_time: _duration_pb2.Duration | None = ...,
+        waits: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "start_time", b"start_time", "step_time", b"step_time", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
