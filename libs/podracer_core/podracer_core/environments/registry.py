@@ -33,8 +33,8 @@ def make_vec_environment(
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
     `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `processes`, `step_timeout_s`
-    and `waits` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported device,
-    UserCodeFailed if the user's environment does not start.
+    and `waits` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported
+    device, UserCodeFailed if the user's environment does not start.
     """
     batched = batched_class(spec)
     if batched is None:

@@ -91,7 +91,7 @@ def find_source(
     _refuse_others(named)
     if isinstance(environment, str):
         is_here = find_environment(environment).backend == "gymnasium" and _is_registered_here(environment)
-        make = partial(gymnasium.make, environment, disable_env_checker=True) if is_here else None
+        make: Any = partial(gymnasium.make, environment, disable_env_checker=True) if is_here else None
     else:
         make = None if _is_batched(named) else named
     unstored = [] if make is None else [name for name, value in given.items() if not _is_json(value)]

@@ -86,8 +86,8 @@ def answer_of_any(
 def inspect_environment_for(
     work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
 ) -> evaluator_service_pb2.InspectResponse:
-    """The environment's description, with warnings. Raises UserCodeFailed with the user's traceback, InvalidInput if the environment
-    of `retrain` does not fit, and the errors of `files`."""
+    """The environment's description, with warnings. Raises UserCodeFailed with the user's traceback, InvalidInput if
+    the environment of `retrain` does not fit, and the errors of `files`."""
     found = _inspect(work, work.environment, config, peers, files)
     if work.HasField("retrain_environment"):
         try:

@@ -123,7 +123,8 @@ class Checker:
         )
 
     def _numbers(self, observation: Any, reward: Any) -> Any:
-        flat = np.ravel(gymnasium.spaces.flatten(self._space, observation))[:_COMPARED]
+        whole: Any = gymnasium.spaces.flatten(self._space, observation)
+        flat = np.ravel(whole)[:_COMPARED]
         return np.append(flat.astype(np.float64), float(np.ravel(reward)[0]))
 
     def _compare(self, first: list[Any], again: list[Any]) -> None:
@@ -212,7 +213,7 @@ def require_environment(made: Any, name: str) -> gymnasium.Env[Any, Any]:
         "it has to return the environment" if made is None else
         "derive it from gymnasium.Env; an environment in torch is named by its class, a subclass of TorchEnvironment"
     )  # fmt: skip
-    raise InvalidInput(f"{name} made a {type(made).__name__}, not a gymnasium.Env: {advice}")
+    raise InvalidInput(f"{name} returned {type(made).__name__}, not a gymnasium.Env: {advice}")
 
 
 def required_space(environment: gymnasium.Env[Any, Any], name: str) -> gymnasium.Space[Any]:

@@ -20,11 +20,11 @@ class InThread(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def wait_until_made(self) -> gymnasium.Env[Any, Any]:
         """Itself, or what was made if that is no environment. Raises what the construction raised."""
-        made = self._made.result()
-        if not isinstance(made, gymnasium.Env):
-            return made
-        super().__init__(made)
-        return self
+        made: Any = self._made.result()
+        if isinstance(made, gymnasium.Env):
+            super().__init__(made)
+            made = self
+        return cast("gymnasium.Env[Any, Any]", made)
 
     def begin(self, action: Any) -> Any:
         """Begin a step, whose result the next call of `step` returns."""

@@ -6,7 +6,8 @@ It answers messages (see `channel`), one for each command, and shares arrays wit
 the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
-                                                            -> the spaces, the time limit and more, see `Rows.describe`
+                                                            -> {"made": 1} after each environment, and then the spaces,
+                                                               the time limit and more, see `Rows.describe`
     {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
@@ -40,13 +41,15 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from podracer_core.environments.processes.checker import require_environment
-from podracer_core.environments.processes.exchange import Channel
+from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
@@ -67,6 +70,7 @@ class Server:
 
     def __init__(self, memory: int, opened: Rows | None = None) -> None:
         self._memory, self._opened = memory, opened
+        self.tell: Callable[[dict[str, Any]], None] = lambda progress: None
 
     @property
     def doing(self) -> str:
@@ -81,7 +85,7 @@ class Server:
         match message.pop("command"):
             case "open":
                 began = time.monotonic()
-                self._opened = open_rows(**message)
+                self._opened = open_rows(**message, tell=self.tell)
                 return {**self._opened.describe(), "start_s": time.monotonic() - began}, b""
             case "inspect":
                 return self._rows.inspect(), b""
@@ -119,6 +123,7 @@ class Server:
 
 def serve(channel: Channel, server: Server) -> None:
     """Answer messages until the other side hangs up."""
+    server.tell = lambda progress: channel.send(progress, b"")
     while True:
         message, payload = channel.receive()
         try:
@@ -181,18 +186,15 @@ def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, s
 _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
-def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
+def open_rows(environment: dict[str, Any], count: int, pictures: bool, tell: Callable[[dict[str, Any]], None]) -> Rows:
     """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested."""
     entry_point: str = environment["entry_point"]
     kwargs: dict[str, Any] = environment["kwargs"]
     limit: int | None = environment["max_episode_steps"]
     drawing = {"render_mode": "rgb_array"} if pictures else {}
     if environment["id"]:
-        made = [
-            gymnasium.make(environment["id"], limit, disable_env_checker=True, **drawing, **kwargs)
-            for _ in range(count)
-        ]
-        return GymnasiumRows(made, limit, pictures)
+        make = partial(gymnasium.make, environment["id"], limit, disable_env_checker=True, **drawing, **kwargs)
+        return GymnasiumRows(_made(make, environment["id"], count, tell), limit, pictures)
     loaded = _load(entry_point, environment["code_path"])
     if _is_batched(loaded):
         # Late: torch takes seconds and memory that an environment which does without should not pay for.
@@ -201,8 +203,17 @@ def open_rows(environment: dict[str, Any], count: int, pictures: bool) -> Rows:
         return rows
     if pictures:
         _check_takes_render_mode(loaded)
-    made = [require_environment(loaded(**drawing, **kwargs), entry_point) for _ in range(count)]
-    return GymnasiumRows(made, limit, pictures)
+    return GymnasiumRows(_made(partial(loaded, **drawing, **kwargs), entry_point, count, tell), limit, pictures)
+
+
+def _made(
+    make: Callable[[], Any], name: str, count: int, tell: Callable[[dict[str, Any]], None]
+) -> list[gymnasium.Env[Any, Any]]:
+    made = []
+    for number in range(count):
+        made.append(require_environment(make(), name))
+        tell({PROGRESS: number + 1})
+    return made
 
 
 def _load(entry_point: str, code_path: str) -> Any:

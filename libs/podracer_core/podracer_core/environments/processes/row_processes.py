@@ -55,12 +55,12 @@ class RowProcesses:
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
-        deadline = time.monotonic() + self._start_timeout_s
         try:
             for rows in self.rows:
                 self.children.append(self._start_child())
                 self._send_open(self.children[-1], rows)
-            answers = [child.receive(deadline) for child in self.children]
+            answers = [child.receive(time.monotonic() + self._start_timeout_s) for child in self.children]
+            deadline = time.monotonic() + self._start_timeout_s
             self.children[0].send("find_masks")
             self._mask_size = self.children[0].receive(deadline)["mask_size"]
         except ChildLost as lost:
