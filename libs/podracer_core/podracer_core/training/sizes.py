@@ -93,8 +93,10 @@ def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], d
     shared = info.defaults() | dict(cohort.shared)
     numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
     item_bytes = 1 if space.dtype == np.uint8 else 4
-    # The observations and their successors here, twice in the environments' memory, and those that a step evaluates.
+    # The observations and their successors here, and twice in the memory of the environments that train or are judged;
+    # what an update works with: two copies of a quarter of the rollout, or of a batch.
     rollout = members * envs * numbers * item_bytes * (2 * horizon + 1 + 4)
+    rollout += 8 * numbers * members * (envs * horizon // 4 if info.on_policy else shared.get("batch_size", 0))
     image = image_shape(space)
     widths = [image.features if image else numbers, *shared.get("hidden_sizes", ())]
     parameters = sum(before * after for before, after in itertools.pairwise(widths))

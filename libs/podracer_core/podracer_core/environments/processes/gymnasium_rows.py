@@ -48,6 +48,8 @@ class GymnasiumRows(Rows):
         self, environments: Sequence[gymnasium.Env[Any, Any]], max_episode_steps: int | None, pictures: bool
     ) -> None:
         """`max_episode_steps` applies in addition to the environments' own limits."""
+        self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
+        self.action_space = required_space(environments[0], "action_space")
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
@@ -67,8 +69,6 @@ class GymnasiumRows(Rows):
         self._acting_rows: Sequence[int] = range(self.count)  # but for those that stand still
         self._acting: Sequence[gymnasium.Env[Any, Any]] = self._environments
         self._plays_once = False
-        self.observation_space, self._texts = without_texts(required_space(self._environments[0], "observation_space"))
-        self.action_space = required_space(self._environments[0], "action_space")
         self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)

@@ -81,7 +81,7 @@ def _flattening_writer(
     return write
 
 
-def _numpy(value: Any) -> Array:
+def as_numpy(value: Any) -> Array:
     """`value` as an array, also a tensor that has a gradient or is on another device."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
@@ -89,7 +89,7 @@ def _numpy(value: Any) -> Array:
 def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
     """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it is none."""
     try:
-        array = _numpy(value)
+        array = as_numpy(value)
     except ValueError as error:  # a ragged list
         raise InvalidInput(f"{source()} returned an observation that is no array: {error}") from None
     if array.shape != shape:
@@ -166,7 +166,7 @@ def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -
 
 def number_of(reward: Any) -> float:
     """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it is no number."""
-    array = _numpy(reward)
+    array = as_numpy(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
     return float(array.reshape(-1)[0])
@@ -176,7 +176,7 @@ def flag_of(name: str, flag: Any) -> bool:
     """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for anything else."""
     if isinstance(flag, bool | np.bool_):
         return bool(flag)
-    array = _numpy(flag)
+    array = as_numpy(flag)
     if array.size != 1 or array.dtype.kind not in "biuf" or array.reshape(-1)[0] not in (0, 1):
         raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
     return bool(array.reshape(-1)[0])
@@ -195,7 +195,7 @@ def _form(result: Any) -> str:
 
 
 def _check_box(space: gymnasium.spaces.Box, value: Any, what: str, warn: Warn) -> None:
-    array = _numpy(value)
+    array = as_numpy(value)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{what} must be an array of numbers, not {_short(value)}")
     if array.shape != space.shape:
