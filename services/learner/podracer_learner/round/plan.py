@@ -45,9 +45,9 @@ def envs_per_member(
         horizon=horizon,
         here=here,
     )
-    plan, found = round_plan(work), work.cohort.environment_description
-    start_s = seconds_from_duration(found.start_time)
-    return fitting_envs(usual, members, start_s, found.waits, core_count(), plan.duration_s or plan.cost_s)
+    found, budget = work.cohort.environment_description, work.budget
+    time_s = seconds_from_duration(budget.time) or seconds_from_duration(budget.cost) or None
+    return fitting_envs(usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s)
 
 
 def describe_sizes(algorithm: Algorithm, envs: int) -> str:
