@@ -41,7 +41,7 @@ METHODS = {
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
-_INSPECT_TIMEOUT_S = 60.0
+_INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
 
@@ -147,7 +147,7 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
             problem = f"expected 0 to {_MAX_TIMEOUT_S:.0f} s, got {timeout_s:g} s"
             raise InvalidInput.of("timeout", problem)
         with place_environment(environment_from_message(request.environment), self._cache) as placed:
-            return evaluator_service_pb2.InspectResponse(description=inspected(placed.spec, timeout_s))
+            return inspected(placed.spec, timeout_s)
 
     def ExportPolicy(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.ExportPolicyRequest, context: grpc.ServicerContext

@@ -149,8 +149,8 @@ class LeaseLoop:
         files = UserFiles(held.store, self._cache, check)
         match lease.WhichOneof("work"):
             case "inspect":
-                description = inspect_environment_for(lease.inspect, self._config, self._peers, files)
-                result = pod_service_pb2.InspectResult(description=description)
+                found = inspect_environment_for(lease.inspect, self._config, self._peers, files)
+                result = pod_service_pb2.InspectResult(description=found.description, warnings=found.warnings)
                 held.control.complete(pod_service_pb2.CompleteWorkRequest(inspect=result))
             case "train":
                 if not self._train(held, files, stop):

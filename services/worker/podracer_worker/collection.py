@@ -37,6 +37,7 @@ class CollectionPlan:
 
     state   "step_count" [M]: steps that each agent has taken; with the environments' states (`stack_states`) they
             continue from there
+    waits   see `PreprocessVecEnv`
     """
 
     cohort: CohortConfig
@@ -46,6 +47,7 @@ class CollectionPlan:
     horizon: int
     device: str
     state: Mapping[str, Tensor]
+    waits: bool = False
 
     def __post_init__(self) -> None:
         most = _MAX_ENVIRONMENTS // len(self.cohort.members)
@@ -68,7 +70,7 @@ class Collection:
         self._plan, self._check = plan, check
         members = len(plan.cohort.members)
         self.environment: VecEnvironment = make_vec_environment(
-            plan.environment, members * plan.envs_per_member, plan.device
+            plan.environment, members * plan.envs_per_member, plan.device, waits=plan.waits
         )
         try:
             self._actor = algorithm_class(plan.cohort.algorithm).make_actor(

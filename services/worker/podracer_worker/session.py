@@ -101,6 +101,7 @@ class CollectSession(WorkSession):
             horizon=request.horizon,
             device=require_device(device_for(request.device or self._device, environment)),
             state=_state(request),
+            waits=request.cohort.environment_description.waits,
         )
         in_flight = request.max_in_flight or 1
         if not 0 < in_flight <= _MAX_IN_FLIGHT:

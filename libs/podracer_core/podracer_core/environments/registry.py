@@ -28,23 +28,20 @@ def make_vec_environment(
     evaluation: bool = False,
     processes: int | None = None,
     step_timeout_s: float = 60.0,
+    waits: bool = False,
 ) -> VecEnvironment:
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `processes` and
-    `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported
+    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `processes`, `step_timeout_s`
+    and `waits` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported
     device, UserCodeFailed if the user's environment does not start.
     """
     batched = batched_class(spec)
     if batched is None:
         return PreprocessVecEnv(
-            gymnasium_spec(spec),
-            num_envs,
-            device,
-            processes=processes,
-            step_timeout_s=step_timeout_s,
-            elastic=evaluation,
-        )
+            gymnasium_spec(spec), num_envs, device, processes=processes, step_timeout_s=step_timeout_s,
+            elastic=evaluation, waits=waits,
+        )  # fmt: skip
     if not runs_on(spec, device):
         places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)
         raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)

@@ -15,14 +15,14 @@ _IN_VAIN = 3  # rollouts in a row
 class Breakages:
     """What has broken in the training environments and in evaluations.
 
-    warnings   what was told
+    warnings   what was told, after that which was told `before`
     first      the first break in training, as a sentence; empty if nothing has broken
     """
 
-    def __init__(self, environment: VecEnvironment) -> None:
+    def __init__(self, environment: VecEnvironment, before: Sequence[str] = ()) -> None:
         self._environment = environment
         self._name = getattr(environment, "name", type(environment).__name__)
-        self.warnings: list[str] = []
+        self.warnings = list(before)
         self.first = ""
         self._traceback = ""
         self._judged, self._judged_broken = 0, 0

@@ -139,7 +139,7 @@ class Result:
     history      the looks at the members during training, oldest first
     stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
     error        what ended training, if an error did
-    warnings     what training told by warnings, such as episodes whose world broke
+    warnings     what training told by warnings, of the environment and of episodes whose world broke
     checkpoint   the checkpoint that `save` writes
     """
 
@@ -150,16 +150,14 @@ class Result:
         history: Sequence[Look] = (),
         stopped_by: str = "",
         target: float | None = None,
-        *,
-        warnings: Sequence[str] = (),
         error: Exception | None = None,
     ) -> None:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
         self._source, self._target = source, target
-        self.warnings, self.error = tuple(warnings), error
         judged = checkpoint.metadata.get("evaluation")
+        self.warnings, self.error = tuple(map(str, checkpoint.metadata.get("warnings", ()))), error
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import closing, nullcontext
 
-from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.common.v1 import cohort_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
@@ -64,7 +65,7 @@ def _refused(index: int, field: str, problem: str) -> InvalidInput:
     return InvalidInput(f"{path} {problem}", violations=[FieldViolation(path, problem)], reason="COHORT_MISMATCH")
 
 
-def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.InspectResponse:
     """Start the environment in a process of its own and describe it. Errors as of `inspect_environment`.
 
     Whether its worlds share state is proved meanwhile.
@@ -82,7 +83,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
-    return description_to_message(
+    description = description_to_message(
         found.observation_space,
         found.action_space,
         found.max_episode_steps,
@@ -91,3 +92,8 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> environment_pb2.Enviro
         preparation=preparation,
         shares_state=shares_state,
     )
+    description.waits = found.waits
+    for duration, seconds in ((description.start_time, found.start_s), (description.step_time, found.step_s)):
+        if seconds:
+            duration.FromNanoseconds(int(seconds * 1e9))
+    return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _RETRY_S = (0.05, 1.0)
-_INSPECTION_S, _SLACK_S = 60.0, 15.0
+_INSPECTION_S, _SLACK_S = 120.0, 15.0
 
 
 class EvaluatorCall:
@@ -85,9 +85,9 @@ def answer_of_any(
 
 def inspect_environment_for(
     work: pod_service_pb2.InspectWork, config: LearnerConfig, peers: Peers, files: UserFiles
-) -> environment_pb2.EnvironmentDescription:
-    """The environment's description. Raises UserCodeFailed with the user's traceback, InvalidInput if the environment
-    of `retrain` does not fit, and the errors of `files`."""
+) -> evaluator_service_pb2.InspectResponse:
+    """The environment's description, with warnings. Raises UserCodeFailed with the user's traceback, InvalidInput if
+    the environment of `retrain` does not fit, and the errors of `files`."""
     found = _inspect(work, work.environment, config, peers, files)
     if work.HasField("retrain_environment"):
         try:
@@ -97,7 +97,8 @@ def inspect_environment_for(
         except UserCodeFailed as error:
             message = f"retrain.kwargs: {error.message}"
             raise UserCodeFailed(message, user_traceback=error.user_traceback, reason=error.reason) from error
-        if (later.observation_space, later.action_space) != (found.observation_space, found.action_space):
+        spaces = [(each.description.observation_space, each.description.action_space) for each in (found, later)]
+        if spaces[0] != spaces[1]:
             raise InvalidInput("retrain.kwargs: these change the environment's observations or actions")
     return found
 
@@ -108,7 +109,7 @@ def _inspect(
     config: LearnerConfig,
     peers: Peers,
     files: UserFiles,
-) -> environment_pb2.EnvironmentDescription:
+) -> evaluator_service_pb2.InspectResponse:
     timeout_s = seconds_from_duration(work.timeout) or _INSPECTION_S
     if config.layout == "fused":
         require_user_code_allowed(environment, config)
@@ -119,7 +120,7 @@ def _inspect(
             response: evaluator_service_pb2.InspectResponse = answer_of_any(
                 peers.evaluators, call, "Inspect", request, config.peer_patience
             )
-            return response.description
+            return response
         return BackgroundTask(lambda: _here(fetched, timeout_s), "inspection").result(files.check)
 
 
@@ -133,6 +134,6 @@ def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, conf
         )
 
 
-def _here(fetched: FetchedFiles, timeout_s: float) -> environment_pb2.EnvironmentDescription:
+def _here(fetched: FetchedFiles, timeout_s: float) -> evaluator_service_pb2.InspectResponse:
     with fetched.place() as placed:
         return inspected(placed.spec, timeout_s)

@@ -34,6 +34,7 @@ from podracer_core.training.evaluation_backend import EvaluationBackend, InProce
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
+from podracer_core.training.sizes import require_room
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import require_user_code_allowed
@@ -111,10 +112,11 @@ def _set_up_fused(
     device = device_for(config.device, spec)
     horizon = cohort.shared_values(find_algorithm(cohort.algorithm)).get("horizon", 1)
     envs = envs_per_member(work, spec, device, horizon=horizon)
-    environment = make_vec_environment(placed, len(cohort.members) * envs, device)
+    make = functools.partial(make_vec_environment, placed, waits=work.cohort.environment_description.waits)
+    environment = make(len(cohort.members) * envs, device)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
-    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    algorithm = _algorithm(cohort, envs, spaces, device)
     starts = begin(algorithm)
     overlapping = device != "cpu" and not work.deterministic
     collector = Collector(
@@ -133,7 +135,7 @@ def _set_up_fused(
     resume_environments(collector, starts.environments)
     backend = None
     if starts.rank == 0 and not work.unjudged:
-        make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
+        make_judged = functools.partial(make, evaluation=True)
         backend = InProcessBackend(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
         held.callback(backend.close)
     return RoundSetup(
@@ -149,6 +151,14 @@ def _set_up_fused(
         _told(algorithm, envs),
         held.pop_all(),
     )
+
+
+def _algorithm(
+    cohort: CohortConfig, envs: int, spaces: tuple[gymnasium.Space[object], gymnasium.Space[object]], device: str
+) -> Algorithm:
+    """The algorithm of a cohort. Raises InvalidInput if there is no room for it."""
+    require_room(cohort, envs, spaces[0], device)
+    return algorithm_class(cohort.algorithm)(cohort, *spaces, device)
 
 
 def _told(algorithm: Algorithm, envs: int) -> str:
@@ -171,13 +181,11 @@ def _set_up_split(
     description = _description(work)
     spaces = _array_spaces(description)
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
-    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    envs = envs_per_member(work, spec, device, here=False)
+    algorithm = _algorithm(cohort, envs, spaces, device)
     starts = begin(algorithm)
     plan = WorkerPlan(
-        work.cohort,
-        fetched,
-        envs_per_member(work, spec, device, here=False),
-        algorithm.horizon,
+        work.cohort, fetched, envs, algorithm.horizon,
         lock_step=work.deterministic,
         ahead=config.ahead,
         max_workers=config.max_workers,
@@ -186,7 +194,7 @@ def _set_up_split(
         check_environment=functools.partial(require_same_environment, description),
         endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
         first_environment=starts.first_environment,
-    )
+    )  # fmt: skip
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
     backend = None

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podracer/common/v1/environment.proto\x12\x12podracer.common.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xd3\x02\n\x05Space\x12+\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1c.podracer.common.v1.BoxSpaceH\x00\x12\x35\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32!.podracer.common.v1.DiscreteSpaceH\x00\x12@\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32&.podracer.common.v1.MultiDiscreteSpaceH\x00\x12<\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32$.podracer.common.v1.MultiBinarySpaceH\x00\x12-\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.DictSpaceH\x00\x12/\n\x05tuple\x18\x06 \x01(\x0b\x32\x1e.podracer.common.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"a\n\x08\x42oxSpace\x12\r\n\x05shape\x18\x01 \x03(\x03\x12+\n\x05\x64type\x18\x02 \x01(\x0e\x32\x1c.podracer.common.v1.DataType\x12\x0b\n\x03low\x18\x03 \x03(\x01\x12\x0c\n\x04high\x18\x04 \x03(\x01\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"@\n\x12MultiDiscreteSpace\x12\x0c\n\x04nvec\x18\x01 \x03(\x03\x12\r\n\x05start\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\x03\";\n\tDictSpace\x12.\n\x06spaces\x18\x01 \x03(\x0b\x32\x1e.podracer.common.v1.NamedSpace\"D\n\nNamedSpace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\"7\n\nTupleSpace\x12)\n\x06spaces\x18\x01 \x03(\x0b\x32\x19.podracer.common.v1.Space\"\xdc\x02\n\x0f\x45nvironmentSpec\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x65ntry_point\x18\x02 \x01(\t\x12\x31\n\x04\x63ode\x18\x03 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\x12\'\n\x06kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\x03\x12;\n\x04\x64\x61ta\x18\x07 \x03(\x0b\x32-.podracer.common.v1.EnvironmentSpec.DataEntry\x12\x11\n\tisolation\x18\x08 \x01(\t\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01J\x04\x08\x06\x10\x07R\tcode_path\"\xf8\x01\n\x16\x45nvironmentDescription\x12\x34\n\x11observation_space\x18\x01 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x19\n\x11max_episode_steps\x18\x03 \x01(\x03\x12 \n\x18\x64\x65terministic_evaluation\x18\x04 \x01(\x08\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12\x13\n\x0bpreparation\x18\x06 \x01(\t\x12\x14\n\x0cshares_state\x18\x07 \x01(\x08\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podracer/common/v1/environment.proto\x12\x12podracer.common.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xd3\x02\n\x05Space\x12+\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1c.podracer.common.v1.BoxSpaceH\x00\x12\x35\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32!.podracer.common.v1.DiscreteSpaceH\x00\x12@\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32&.podracer.common.v1.MultiDiscreteSpaceH\x00\x12<\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32$.podracer.common.v1.MultiBinarySpaceH\x00\x12-\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.DictSpaceH\x00\x12/\n\x05tuple\x18\x06 \x01(\x0b\x32\x1e.podracer.common.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"a\n\x08\x42oxSpace\x12\r\n\x05shape\x18\x01 \x03(\x03\x12+\n\x05\x64type\x18\x02 \x01(\x0e\x32\x1c.podracer.common.v1.DataType\x12\x0b\n\x03low\x18\x03 \x03(\x01\x12\x0c\n\x04high\x18\x04 \x03(\x01\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"@\n\x12MultiDiscreteSpace\x12\x0c\n\x04nvec\x18\x01 \x03(\x03\x12\r\n\x05start\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\x03\";\n\tDictSpace\x12.\n\x06spaces\x18\x01 \x03(\x0b\x32\x1e.podracer.common.v1.NamedSpace\"D\n\nNamedSpace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\"7\n\nTupleSpace\x12)\n\x06spaces\x18\x01 \x03(\x0b\x32\x19.podracer.common.v1.Space\"\xdc\x02\n\x0f\x45nvironmentSpec\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x65ntry_point\x18\x02 \x01(\t\x12\x31\n\x04\x63ode\x18\x03 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\x12\'\n\x06kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\x03\x12;\n\x04\x64\x61ta\x18\x07 \x03(\x0b\x32-.podracer.common.v1.EnvironmentSpec.DataEntry\x12\x11\n\tisolation\x18\x08 \x01(\t\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01J\x04\x08\x06\x10\x07R\tcode_path\"\xe4\x02\n\x16\x45nvironmentDescription\x12\x34\n\x11observation_space\x18\x01 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x19\n\x11max_episode_steps\x18\x03 \x01(\x03\x12 \n\x18\x64\x65terministic_evaluation\x18\x04 \x01(\x08\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12\x13\n\x0bpreparation\x18\x06 \x01(\t\x12\x14\n\x0cshares_state\x18\x07 \x01(\x08\x12,\n\tstep_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nstart_time\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05waits\x18\x0c \x01(\x08\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +37,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
   _globals['_ENVIRONMENTSPEC_DATAENTRY']._loaded_options = None
   _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_options = b'8\001'
-  _globals['_SPACE']._serialized_start=124
-  _globals['_SPACE']._serialized_end=463
-  _globals['_BOXSPACE']._serialized_start=465
-  _globals['_BOXSPACE']._serialized_end=562
-  _globals['_DISCRETESPACE']._serialized_start=564
-  _globals['_DISCRETESPACE']._serialized_end=605
-  _globals['_MULTIDISCRETESPACE']._serialized_start=607
-  _globals['_MULTIDISCRETESPACE']._serialized_end=671
-  _globals['_MULTIBINARYSPACE']._serialized_start=673
-  _globals['_MULTIBINARYSPACE']._serialized_end=706
-  _globals['_DICTSPACE']._serialized_start=708
-  _globals['_DICTSPACE']._serialized_end=767
-  _globals['_NAMEDSPACE']._serialized_start=769
-  _globals['_NAMEDSPACE']._serialized_end=837
-  _globals['_TUPLESPACE']._serialized_start=839
-  _globals['_TUPLESPACE']._serialized_end=894
-  _globals['_ENVIRONMENTSPEC']._serialized_start=897
-  _globals['_ENVIRONMENTSPEC']._serialized_end=1245
-  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_start=1148
-  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_end=1228
-  _globals['_ENVIRONMENTDESCRIPTION']._serialized_start=1248
-  _globals['_ENVIRONMENTDESCRIPTION']._serialized_end=1496
+  _globals['_SPACE']._serialized_start=156
+  _globals['_SPACE']._serialized_end=495
+  _globals['_BOXSPACE']._serialized_start=497
+  _globals['_BOXSPACE']._serialized_end=594
+  _globals['_DISCRETESPACE']._serialized_start=596
+  _globals['_DISCRETESPACE']._serialized_end=637
+  _globals['_MULTIDISCRETESPACE']._serialized_start=639
+  _globals['_MULTIDISCRETESPACE']._serialized_end=703
+  _globals['_MULTIBINARYSPACE']._serialized_start=705
+  _globals['_MULTIBINARYSPACE']._serialized_end=738
+  _globals['_DICTSPACE']._serialized_start=740
+  _globals['_DICTSPACE']._serialized_end=799
+  _globals['_NAMEDSPACE']._serialized_start=801
+  _globals['_NAMEDSPACE']._serialized_end=869
+  _globals['_TUPLESPACE']._serialized_start=871
+  _globals['_TUPLESPACE']._serialized_end=926
+  _globals['_ENVIRONMENTSPEC']._serialized_start=929
+  _globals['_ENVIRONMENTSPEC']._serialized_end=1277
+  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_start=1180
+  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_end=1260
+  _globals['_ENVIRONMENTDESCRIPTION']._serialized_start=1280
+  _globals['_ENVIRONMENTDESCRIPTION']._serialized_end=1636
 # @@protoc_insertion_point(module_scope)

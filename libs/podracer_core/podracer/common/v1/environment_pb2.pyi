@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -373,6 +374,9 @@ class EnvironmentDescription(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     PREPARATION_FIELD_NUMBER: _builtins.int
     SHARES_STATE_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -388,6 +392,8 @@ class EnvironmentDescription(_message.Message):
     """Whether a second world in the same process changes a first one, or cannot be made. The orchestrator then sets
     EnvironmentSpec.isolation for the pods. Unset: it is not so, or it could not be proved.
     """
+    waits: _builtins.bool
+    """Whether a step waits more than it computes: each environment then gets a process of its own."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -395,6 +401,14 @@ class EnvironmentDescription(_message.Message):
     @_builtins.property
     def action_space(self) -> Global___Space:
         """Space of one action."""
+
+    @_builtins.property
+    def step_time(self) -> _duration_pb2.Duration:
+        """Time of one step of one environment, as inspection measured it. Unset: not measured."""
+
+    @_builtins.property
+    def start_time(self) -> _duration_pb2.Duration:
+        """Time of the start of one environment. Unset: not measured."""
 
     def __init__(
         self,
@@ -406,10 +420,13 @@ class EnvironmentDescription(_message.Message):
         backend: _builtins.str = ...,
         preparation: _builtins.str = ...,
         shares_state: _builtins.bool = ...,
+        step_time: _duration_pb2.Duration | None = ...,
+        start_time: _duration_pb2.Duration | None = ...,
+        waits: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "start_time", b"start_time", "step_time", b"step_time", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

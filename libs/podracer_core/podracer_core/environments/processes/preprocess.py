@@ -25,6 +25,7 @@ from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
 _MOST_BREAKS = 10_000  # that wait to be taken
+_MOST_WAITING = 32  # processes
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds
 
@@ -62,14 +63,17 @@ class PreprocessVecEnv(VecEnvironment):
         pictures: bool = False,
         make: MakeEnvironment | None = None,
         elastic: bool = False,
+        waits: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
-        this process without isolation.
+        this process without isolation. `waits`: steps wait more than they compute, so that each environment gets a
+        process, up to 32, or a thread.
         """
         isolated = spec.isolation == "process"
-        wanted = num_envs if isolated else core_count() if processes is None else processes
+        usual = _MOST_WAITING if waits else core_count()
+        wanted = num_envs if isolated else usual if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs = num_envs
@@ -79,7 +83,7 @@ class PreprocessVecEnv(VecEnvironment):
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
         self._processes = (
-            LocalRows(make, spec, num_envs, pictures=pictures)
+            LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
             if make is not None and not isolated
             else RowProcesses(
                 spec,
