@@ -49,7 +49,7 @@ def test_gymnasiums() -> None:
 
 
 def test_a_users() -> None:
-    found = inspected(user_spec("DictObservations"), 60.0)
+    found = inspected(user_spec("DictObservations"), 60.0).description
     assert isinstance(space_from_message(found.observation_space), DictSpace)
     assert space_from_message(found.action_space) == DiscreteSpace(3, start=1)
     assert found.max_episode_steps == 0

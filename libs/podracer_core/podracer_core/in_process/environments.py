@@ -121,8 +121,8 @@ def find_source(
     kept = {name: f"{_UNSTORED}{type(given[name]).__name__}" if name in unstored else given[name] for name in given}
     if unstored:
         make = update_wrapper(partial(_made_with, make, {name: given[name] for name in unstored}), make)
-    which = {"id": environment} if isinstance(environment, str) else {"entry_point": _entry_point(named)}
-    spec = EnvironmentSpec(**which, kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation)
+    name = ("", _entry_point(named)) if not isinstance(environment, str) else (environment, "")
+    spec = EnvironmentSpec(*name, kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation)
     if not isinstance(environment, str) and make is None:
         if isolation:
             raise _refused(f"{spec.name} makes all environments of a batch as one: isolation is for a gymnasium.Env")

@@ -68,8 +68,8 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert message.backend == "torch"
     assert f"StockTrading-v0: {message.preparation}" == line
     uploaded = EnvironmentSpec(id="StockTrading-v0", kwargs={"indicators": ["rsi"]}, data={"table": str(table)})
-    assert inspected(uploaded, 60.0).preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
-    assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).deterministic_evaluation
+    assert inspected(uploaded, 60.0).description.preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
+    assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).description.deterministic_evaluation
 
 
 def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:

@@ -60,12 +60,13 @@ class LocalRows(RowProcesses):
         if any(each is made[0] for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
         self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
-        self._server = Server(os.dup(self.memory), rows)
+        self._server = Server(self.memory, rows)
         return {**rows.describe(), "start_s": time.monotonic() - began}
 
     def map(self) -> None:
         """See `RowProcesses.map`."""
-        self._answer({"command": "map", "num_envs": self._num_envs, "first": 0, "mask_size": self._mask_size})
+        assert self._opened is not None, "start comes first"
+        self._opened.map(self.memory, self._num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """See `RowProcesses.ask`."""

@@ -105,10 +105,9 @@ class PreprocessVecEnv(VecEnvironment):
         except PodracerError:
             self.close()
             raise
-        self._bounds: tuple[Tensor, Tensor] | None = None
-        if isinstance(self.action_space, gymnasium.spaces.Box):
-            low, high = self.action_space.low, self.action_space.high
-            self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
+        space = self.action_space
+        limits = (space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else ()
+        self._bounds = [torch.as_tensor(limit).float() for limit in limits]
 
     def resize(self, num_envs: int) -> bool:
         """See `VecEnvironment.resize`: processes are only added, and go on with the first rows."""
@@ -175,7 +174,7 @@ class PreprocessVecEnv(VecEnvironment):
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
         self.check_action(action)
         self._action.copy_(action.detach())
-        if self._bounds is not None:
+        if self._bounds:
             # A diverged member may act NaN; the user's code should not have to bear it.
             self._action.nan_to_num_(nan=0.0).clamp_(*self._bounds)
         self._command("step")
