@@ -76,9 +76,7 @@ class PreprocessVecEnv(VecEnvironment):
         wanted = num_envs if isolated else usual if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
-        self.num_envs = num_envs
-        self.device = torch.device(device)
-        self.name = spec.name
+        self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
