@@ -42,7 +42,7 @@ METHODS = {
     f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
     f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
 }
-_INSPECT_TIMEOUT_S = 60.0
+_INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
 

@@ -41,14 +41,15 @@ def test_built_in(environment_id: str) -> None:
 
 def test_gymnasiums() -> None:
     found = inspect_environment(EnvironmentSpec("FrozenLake-v1"))
-    assert found == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "")
+    assert found[:6] == (DiscreteSpace(16), DiscreteSpace(4), 100, False, "", ())
+    assert found.step_s == 0.0, "Gymnasium's own are known"
     car = inspect_environment(EnvironmentSpec(entry_point="gymnasium.envs.classic_control:Continuous_MountainCarEnv"))
     assert car.action_space == BoxSpace(-1.0, 1.0, (1,))
     assert car.max_episode_steps is None
 
 
 def test_a_users() -> None:
-    found = inspected(user_spec("DictObservations"), 60.0)
+    found = inspected(user_spec("DictObservations"), 60.0).description
     assert isinstance(space_from_message(found.observation_space), DictSpace)
     assert space_from_message(found.action_space) == DiscreteSpace(3, start=1)
     assert found.max_episode_steps == 0

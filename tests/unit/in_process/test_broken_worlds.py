@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import podracer
-from podracer_core.errors import UserCodeFailed
+from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_core.in_process.result import Result
 from tests.unit.in_process.tiny import FAST
 
@@ -69,8 +69,13 @@ class Ends(World):
 
 
 class AlwaysNaN(World):
+    """After some steps of all."""
+
+    left = 0
+
     def step(self, action: Any) -> Any:
-        return self._look(), np.nan, False, False, {}
+        AlwaysNaN.left -= 1
+        return self._look(), -1.0 if AlwaysNaN.left > 0 else np.nan, False, False, {}
 
 
 def train(kind: type[World], steps: int = 30_000, **how: Any) -> tuple[Result, list[str]]:
@@ -111,7 +116,10 @@ def test_an_environment_that_fails_for_good_keeps_the_result() -> None:
 
 
 def test_a_world_that_always_breaks_is_named() -> None:
-    with pytest.raises(UserCodeFailed, match=r"AlwaysNaN: .*step 1: the reward was nan"):
+    with pytest.raises(InvalidInput, match=r"AlwaysNaN: .* not float nan .*in three episodes from their first"):
+        train(AlwaysNaN)
+    AlwaysNaN.left = 100
+    with pytest.raises(UserCodeFailed, match=r"AlwaysNaN: .*step .: the reward was nan"):
         train(AlwaysNaN)
 
 

@@ -246,7 +246,7 @@ def test_what_the_environment_raises_is_what_the_caller_sees() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"environment": "CartPol-v1"}, "unknown environment 'CartPol-v1'; did you mean CartPole-v1"),
     ({"environment": 7}, "expected an id, a class, or a function"),
-    ({"environment": Lights()}, "expected the class Lights or a function that makes one, not a Lights"),
+    ({"environment": Lights()}, "expected the class Lights or a function that makes one, not an instance of Lights"),
     ({"algorithm": "pp"}, "unknown algorithm 'pp'; did you mean ppo"),
     ({"algorithm": "td3"}, "td3 cannot act in Discrete"),
     ({"members": 0}, "members: expected a whole number from 1 to 1_024, got 0"),

@@ -75,7 +75,7 @@ def evaluate(
     if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
         sys.stderr.write(
             "podracer: the returns differ from the stored ones. Was the policy trained on another kind of machine, "
-            "or with another version of its environment?\n"
+            "or with another version of its environment, or does the environment ignore the seed of reset?\n"
         )
 
 

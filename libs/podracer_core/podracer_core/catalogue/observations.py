@@ -78,8 +78,10 @@ def named_values(observation: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def flat_rows(space: spaces.Space, observation: Any) -> tuple[NDArray[np.float32], bool]:
     """Rows [B, size] of an observation as the environment gives it, or of a batch, in which each part is [B, *shape];
     and whether it was a single one. Without any numbers size is 1: a constant 0. Raises InvalidInput, with the part."""
-    parts, values = parts_of(space), dict(named_values(observation))
-    if sorted(values) != sorted(part.name for part in parts):
+    parts, given = parts_of(space), dict(named_values(observation))
+    names = {part.name for part in parts}
+    values = {name: value for name, value in given.items() if name in names or not isinstance(value, str)}
+    if set(values) != names:
         found = f"got the parts {', '.join(values) or 'none'}"
         hint = "; gymnasium.spaces.flatten makes one array" if isinstance(space, spaces.BoxSpace) else ""
         raise InvalidInput(f"observation: expected {spaces.describe(space)}, {found}{hint}")

@@ -11,6 +11,9 @@ from podracer_core.errors import InvalidInput
 
 Bound = float | tuple[float, ...]
 
+NO_BOUND = 1e30
+"""Bounds of this size and more, such as the largest float32, mean that there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
@@ -33,9 +36,9 @@ class BoxSpace:
 
     @property
     def bounded(self) -> bool:
-        """True if every number has a finite lower and a finite upper bound."""
+        """True if every number has a lower and an upper bound."""
         bounds = [bound if isinstance(bound, tuple) else (bound,) for bound in (self.low, self.high)]
-        return all(math.isfinite(number) for bound in bounds for number in bound)
+        return all(abs(number) < NO_BOUND for bound in bounds for number in bound)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ CART_POLE = EnvironmentInfo(
     observation_space=BoxSpace(tuple(-high for high in _CART_POLE_HIGH), _CART_POLE_HIGH, (4,)),
     action_space=DiscreteSpace(2),
     max_episode_steps=500,
+    most_reward=1.0,
     factory="podracer_core.environments.classic_control.cartpole:CartPole",
     arguments=(
         ArgumentInfo("sutton_barto_reward", "reward -1 for falling and 0 otherwise, instead of 1 a step", False),
@@ -35,6 +36,7 @@ PENDULUM = EnvironmentInfo(
     observation_space=BoxSpace((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (3,)),
     action_space=BoxSpace(-2.0, 2.0, (1,)),
     max_episode_steps=200,
+    most_reward=0.0,
     factory="podracer_core.environments.classic_control.pendulum:Pendulum",
     arguments=(ArgumentInfo("g", "acceleration of gravity, m/s²", 10.0),),
 )
@@ -47,6 +49,7 @@ ACROBOT = EnvironmentInfo(
     observation_space=BoxSpace(tuple(-high for high in _ACROBOT_HIGH), _ACROBOT_HIGH, (6,)),
     action_space=DiscreteSpace(3),
     max_episode_steps=500,
+    most_reward=0.0,
     factory="podracer_core.environments.classic_control.acrobot:Acrobot",
     arguments=(
         ArgumentInfo("book_or_nips", "equations of Sutton and Barto's book, or nips: of the paper", "book"),
@@ -63,6 +66,7 @@ MOUNTAIN_CAR = EnvironmentInfo(
     observation_space=BoxSpace(_MOUNTAIN_CAR_LOW, _MOUNTAIN_CAR_HIGH, (2,)),
     action_space=DiscreteSpace(3),
     max_episode_steps=200,
+    most_reward=0.0,
     factory="podracer_core.environments.classic_control.mountain_car:MountainCar",
     arguments=(_GOAL_VELOCITY,),
 )

@@ -153,6 +153,17 @@ def _instead(parts: list[Part]) -> str:
     return f"one Box or one MultiDiscrete for all: {numbers[0].name} has numbers, {other} has choices"
 
 
+def without_texts(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], list[str]]:
+    """A Dict without its parts of text, and their names. Raises InvalidInput if nothing remains."""
+    if not isinstance(space, gym.Dict):
+        return space, []
+    texts = [name for name, part in space.items() if part.dtype is not None and part.dtype.kind == "U"]
+    if texts and len(texts) == len(space.spaces):
+        raise InvalidInput(f"the observation has nothing but text, in {texts}: add numbers", space=space)
+    kept = [(name, part) for name, part in space.items() if name not in texts]
+    return (gym.Dict(kept) if texts else space), [str(name) for name in texts]
+
+
 def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:
     flat = values.ravel()
     if flat.size and bool((flat == flat[0]).all()):

@@ -15,7 +15,7 @@ _IN_VAIN = 3  # rollouts in a row
 class Breakages:
     """What has broken in the training environments and in evaluations.
 
-    warnings   what was told
+    warnings   what was told, after that which was told `before`
     first      the first break in training, as a sentence; empty if nothing has broken
     """
 

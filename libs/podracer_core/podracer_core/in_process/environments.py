@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, Self, cast
 
 import gymnasium
 import torch
+from gymnasium.envs.registration import EnvSpec
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import Isolation
+from podracer_core.environments.inspection import Inspection, inspect_environment, inspect_in_process
+from podracer_core.environments.processes.checker import problem_of_kind
 from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
 from podracer_core.environments.processes.local_rows import MakeEnvironment
 from podracer_core.environments.processes.own_code import packed
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
-from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
+from podracer_core.environments.registry import batched_class, device_for, evaluates_alike, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 
@@ -36,11 +40,21 @@ class EnvironmentSource:
     spec     its stored description
     make     makes each environment in this process; None: made from the spec
     batched  the caller's own class of batched environments
+    waits    the steps of those in this process wait more than they compute: each has a thread of its own
     """
 
     spec: EnvironmentSpec
     make: MakeEnvironment | None = None
     batched: type[VecEnvironment] | None = None
+    waits: bool = False
+
+    def inspect(self) -> Inspection | None:
+        """The result of a trial; None for ids of Podracer and Gymnasium, which are known, and the caller's own batched
+        class. Raises InvalidInput for what cannot be used, and the code's own errors."""
+        info = find_environment(self.spec.id) if self.spec.id else None
+        if self.batched or (info and (info.is_gymnasiums or batched_class(self.spec))):
+            return None
+        return inspect_in_process(self.make, self.spec) if self.make else inspect_environment(self.spec)
 
     def open(
         self,
@@ -67,7 +81,7 @@ class EnvironmentSource:
                 return construct(**arguments)
 
             own = construct if self.spec.isolation else make
-            return PreprocessVecEnv(self.spec, count, device, make=own, elastic=evaluation)
+            return PreprocessVecEnv(self.spec, count, device, make=own, elastic=evaluation, waits=self.waits)
         if self.batched is None:
             return make_vec_environment(self.spec, count, device, evaluation=evaluation)
         arguments = self.spec.arguments
@@ -84,6 +98,10 @@ class EnvironmentSource:
         if self.batched is not None and wanted == "auto":
             return "cuda" if torch.cuda.is_available() else "cpu"
         return "cpu" if self.make is not None and wanted == "auto" else device_for(wanted, self.spec)
+
+    def overlapping(self) -> Self:
+        """The same for steps that wait more than they compute: all environments step at the same time."""
+        return self.isolated() if self.make is None else replace(self, waits=True)
 
     def isolated(self) -> Self:
         """The same, with each environment in a process of its own."""
@@ -112,31 +130,69 @@ def find_source(
     max_episode_steps: int | None = None,
     isolation: Isolation = "",
 ) -> EnvironmentSource:
-    """The source for `environment`. `arguments` are those of its constructor, JSON values; `isolation` is the spec's.
+    """The source for `environment`. `arguments` are those of its constructor: JSON values; what is made in this process
+    takes any others, too, of which a note is stored. `isolation` is the spec's.
 
     Raises InvalidInput for an unknown id, an environment instance, and any other object.
     """
     given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
+    _refuse_others(named)
     if isinstance(environment, str):
-        spec = EnvironmentSpec(id=environment, kwargs=given, max_episode_steps=max_episode_steps, isolation=isolation)
+        make: Any = None
         if find_environment(environment).backend == "gymnasium" and _is_registered_here(environment):
             registered = gymnasium.registry[environment]  # another process does not know the id
-            return EnvironmentSource(spec, partial(gymnasium.make, registered, disable_env_checker=True))
-        return EnvironmentSource(spec)
-    if isinstance(named, gymnasium.Env | VecEnvironment):
-        kind = type(named).__name__
-        raise _refused(f"expected the class {kind} or a function that makes one, not a {kind}: training needs several")
-    if not callable(named):
-        message = f"expected an id, a class, or a function that returns a gymnasium.Env, got {named!r:.100}"
-        raise _refused(message)
-    spec = EnvironmentSpec(
-        entry_point=_entry_point(named), kwargs=given, max_episode_steps=max_episode_steps, isolation=isolation
-    )
-    if inspect.isclass(named) and issubclass(named, VecEnvironment):
+            make = partial(gymnasium.make, registered, disable_env_checker=True)
+    else:
+        make = None if _is_batched(named) else named
+    unstored = [] if make is None else [name for name, value in given.items() if not _is_json(value)]
+    kept = {name: f"{_UNSTORED}{type(given[name]).__name__}" if name in unstored else given[name] for name in given}
+    if unstored:
+        make = update_wrapper(partial(_made_with, make, {name: given[name] for name in unstored}), make)
+    name = ("", _entry_point(named)) if not isinstance(environment, str) else (environment, "")
+    spec = EnvironmentSpec(*name, kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation)
+    if not isinstance(environment, str) and make is None:
         if isolation:
             raise _refused(f"{spec.name} makes all environments of a batch as one: isolation is for a gymnasium.Env")
         return EnvironmentSource(spec, batched=named)
-    return EnvironmentSource(spec, named)
+    strange = next((name for name, value in kept.items() if not _is_json(value)), "")
+    if strange and isinstance(environment, str):
+        value, call = type(given[strange]).__name__, f"lambda: gymnasium.make({environment!r}, {strange}=…)"
+        raise _refused(f"{strange} is a {value}, which cannot be sent to the environment's process: pass {call}")
+    return EnvironmentSource(spec, make)
+
+
+_UNSTORED = "not stored: "  # begins the note in place of a value that is no JSON
+
+
+def _made_with(make: Callable[..., Any], unstored: Mapping[str, Any], **arguments: Any) -> Any:
+    return make(**{**arguments, **unstored})
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_batched(named: Any) -> bool:
+    return inspect.isclass(named) and issubclass(named, VecEnvironment)
+
+
+def _refuse_others(named: Any) -> None:
+    """Raise InvalidInput unless it is an id, a class or a function."""
+    kind = named if inspect.isclass(named) else type(named)
+    other = problem_of_kind(kind)
+    if other:
+        raise _refused(other)
+    if isinstance(named, gymnasium.Env | VecEnvironment | EnvSpec):
+        spec = named if isinstance(named, EnvSpec) else getattr(named, "spec", None)
+        name = kind.__name__ if spec is None else repr(spec.id)
+        right = f"the class {name} or a function that makes one" if spec is None else f"the id {name}"
+        raise _refused(f"expected {right}, not an instance of {kind.__name__}: training needs several")
+    if not isinstance(named, str) and not callable(named):
+        raise _refused(f"expected an id, a class, or a function that returns a gymnasium.Env, got {named!r:.100}")
 
 
 def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
@@ -146,6 +202,10 @@ def source_of_checkpoint(spec: EnvironmentSpec) -> EnvironmentSource:
         raise _refused(f"the policy was trained in {spec.name}: load it with podracer.load(path, environment=…)")
     if spec.stored_files:
         raise _refused(f"{spec.id} needs files of the job: `podracer evaluate` fetches them, as do its other commands")
+    if any(isinstance(value, str) and value.startswith(_UNSTORED) for value in spec.kwargs.values()):
+        raise _refused(
+            f"the arguments of {spec.id} are not all stored: load it with podracer.load(path, environment=…)"
+        )
     return find_source(spec.id, spec.kwargs, spec.max_episode_steps)
 
 

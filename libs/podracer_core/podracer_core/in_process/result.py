@@ -140,7 +140,7 @@ class Result:
     history      the looks at the members during training, oldest first
     stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
     error        what ended training, if an error did
-    warnings     what training told by warnings: broken episodes, a cut of evaluation episodes, no evaluation
+    warnings     what training told by warnings: of the environment, broken episodes, a cut of evaluation episodes
     checkpoint   the checkpoint that `save` writes
     """
 
@@ -161,6 +161,7 @@ class Result:
         self.warnings: tuple[str, ...] = tuple(checkpoint.metadata.get("warnings", ()))
         self.error = error
         judged = checkpoint.metadata.get("evaluation")
+        self.warnings, self.error = tuple(map(str, checkpoint.metadata.get("warnings", ()))), error
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
 
     @property

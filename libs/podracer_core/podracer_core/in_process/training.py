@@ -19,7 +19,7 @@ import torch
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
 from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.catalogue.environments.spec import Isolation
 from podracer_core.catalogue.observations import treatment
@@ -27,7 +27,9 @@ from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.checkpoint.evaluation import require_spaces
 from podracer_core.collect import Collector
+from podracer_core.environments.inspection import Inspection
 from podracer_core.environments.processes.isolation import IsolationProof
+from podracer_core.environments.processes.row_processes import core_count
 from podracer_core.environments.registry import require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -45,7 +47,7 @@ from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import usual_envs_per_member
+from podracer_core.training.sizes import fitting_envs, fitting_horizon, require_room, usual_envs_per_member
 from podracer_core.training.snapshots import Judgement, Snapshot, take_snapshot
 from podracer_core.training.source import InProcessSource
 
@@ -118,22 +120,30 @@ def train(
         members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
     )  # fmt: skip
     order = check_order(order, hyperparameters or {}, search)
-    called = as_callbacks(callbacks)
-    proof, began_at = order.source.proof(), time.monotonic()
+    called, began_at = as_callbacks(callbacks), time.monotonic()
+    found = order.source.inspect()
+    told = [*(found.warnings if found else ()), *unreachable(order.source.spec, order.target)]
+    for text in told:
+        warnings.warn(text, stacklevel=2)
+    if found is not None and found.waits:
+        order = replace(order, source=order.source.overlapping())
+    proof = order.source.proof()
     if proof is None:
-        return _train(order, called, progress)
+        return _train(order, found, told, called, progress, began_at)
     with closing(proof):
         try:
-            return _train(order, called, progress, proof)
+            return _train(order, found, told, called, progress, began_at, proof)
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
             if not proof.shares_state():
                 raise
-    told = [order.source.spec.shared_state_warning]
-    warnings.warn(told[0], stacklevel=2)
-    left_s = None if order.seconds is None else max(_LEAST_S, order.seconds - (time.monotonic() - began_at))
-    return _train(replace(order, source=order.source.isolated(), seconds=left_s), called, progress, told=told)
+    told.append(order.source.spec.shared_state_warning)
+    warnings.warn(told[-1], stacklevel=2)
+    if order.seconds is not None:
+        began_at = max(began_at, time.monotonic() + _LEAST_S - order.seconds)
+    order = replace(order, source=order.source.isolated())
+    return _train(order, found, told, called, progress, began_at)
 
 
 class _SharedState(Exception):
@@ -142,13 +152,15 @@ class _SharedState(Exception):
 
 def _train(
     order: Order,
+    found: Inspection | None,
+    told: Sequence[str],
     callbacks: Sequence[Callback],
     progress: bool,
+    began_at: float,
     proof: IsolationProof | None = None,
-    told: Sequence[str] = (),
 ) -> Result:
     with ExitStack() as held:
-        return _Training(order, callbacks, progress, held, proof, told).run()
+        return _Training(order, found, told, callbacks, progress, began_at, held, proof).run()
 
 
 class _Training:
@@ -157,31 +169,30 @@ class _Training:
     def __init__(
         self,
         order: Order,
+        found: Inspection | None,
+        told: Sequence[str],
         callbacks: Sequence[Callback],
         progress: bool,
+        began_at: float,
         held: ExitStack,
         proof: IsolationProof | None,
-        told: Sequence[str],
     ) -> None:
-        """`held` closes the environments; `proof` begins beside training and ends before the first score; `told`:
-        warnings so far."""
-        self._began_at = time.monotonic()
-        self._order, self._callbacks = order, callbacks
+        """`told`: warnings so far; `held` closes the environments; `proof` begins beside training and ends before the
+        first score."""
+        self._began_at, self._callbacks = began_at, callbacks
         self._line = ProgressLine(order) if progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
-        envs = order.envs_per_member or usual_envs_per_member(
-            order.algorithm, source.spec, self._device, order.members,
-            env_steps=math.ceil((order.steps or 0) / order.members), horizon=horizon,
-        )  # fmt: skip
+        order, envs = _sized(order, self._device, found)
+        self._order = order
+        opened_at = time.monotonic()
         environment = source.open(order.members * envs, self._device, check=self._check_start)
-        self._start_s = self._elapsed_s / environment.num_envs  # of one environment
+        self._start_s = (time.monotonic() - opened_at) / environment.num_envs  # of one environment
         held.callback(environment.close)
         self._proof = proof and proof.start()
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.defaults, order.members, self._random)
-        self._algorithm = self._cohort(environment)
+        self._algorithm = self._cohort(environment, envs)
         if order.start is not None:
             require_spaces(order.start, environment, source.spec.name)
             begin_from(order.start, self._algorithm)
@@ -218,12 +229,13 @@ class _Training:
         if self._interrupted.is_set():
             raise KeyboardInterrupt
 
-    def _cohort(self, environment: VecEnvironment) -> Algorithm:
+    def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
         members = tuple(
             MemberConfig(f"agent-{member}", self._order.seed + member, values)
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
+        require_room(cohort, envs, environment.observation_space, self._device)
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 
@@ -421,6 +433,26 @@ class _Training:
             Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target,
             error=self._error,
         )  # fmt: skip
+
+
+def _sized(order: Order, device: str, found: Inspection | None) -> tuple[Order, int]:
+    """The environments of a member, and the order with its horizon: what the caller leaves open fits `seconds`."""
+    usual_horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
+    envs = order.envs_per_member or usual_envs_per_member(
+        order.algorithm, order.source.spec, device, order.members,
+        env_steps=math.ceil((order.steps or 0) / order.members), horizon=usual_horizon,
+    )  # fmt: skip
+    if found is None:
+        return order, envs
+    lanes = 1 if order.source.make and not order.source.spec.isolation else core_count()
+    if order.envs_per_member is None:
+        envs = fitting_envs(envs, order.members, found.start_s, found.waits, lanes, order.seconds)
+    if order.seconds and order.info.on_policy and "horizon" not in order.shared:
+        rows = order.members * envs
+        horizon = fitting_horizon(usual_horizon, rows, found.step_s, found.waits, lanes, order.seconds)
+        if horizon < usual_horizon:
+            order = replace(order, shared={**order.shared, "horizon": horizon})
+    return order, envs
 
 
 def _selection(session: TrainingSession) -> Selection:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from podracer_core.catalogue.spaces import NO_BOUND
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import Density, PolicyHead, Settings
 from podracer_core.networks.discrete_heads import discrete_policy_head
@@ -17,7 +18,7 @@ from podracer_core.random_numbers import normal
 
 
 class BoxUnits:
-    """environment = offset + scale * own, clipped to the box. A dimension without two finite bounds keeps its units.
+    """environment = offset + scale * own, clipped to the box. A dimension without two bounds keeps its units.
 
     low, high, scale, offset   float32 [size], size being the numbers in an action
     """
@@ -29,7 +30,7 @@ class BoxUnits:
         self.space, self.shape, self.size = space, space.shape, math.prod(space.shape)
         low = np.asarray(space.low, np.float64).reshape(-1)
         high = np.asarray(space.high, np.float64).reshape(-1)
-        finite = np.isfinite(low) & np.isfinite(high)
+        finite = (np.abs(low) < NO_BOUND) & (np.abs(high) < NO_BOUND)
         if bounded and not finite.all():
             raise InvalidInput(
                 f"this policy acts in a Box with finite bounds, not in {space}", reason="ACTION_SPACE_UNSUPPORTED"

@@ -97,6 +97,9 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         shares_state=shares_state,
         step_s=found.step_s,
     )
+    description.waits = found.waits
+    if found.start_s > 0.0:
+        description.start_time.FromNanoseconds(int(found.start_s * 1e9))
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
 
 

@@ -1,11 +1,23 @@
-"""The default number of environments of an agent, by device and algorithm."""
+"""The default sizes of a cohort: environments by device, algorithm and speed, the horizon, and the memory for them."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig
+from podracer_core.buffers.memory import free_bytes
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED
 from podracer_core.environments.registry import batched_class
+from podracer_core.errors import InvalidInput
+from podracer_core.networks.stacked_network import image_shape
 
 _BATCHED_ENVS = 256  # of a cohort, where one process steps them all at once
 _SINGLE_ENVS = 16  # of a member, where each takes its steps by itself: more at once gain little
@@ -18,6 +30,11 @@ _GPU_ENVS = 4096  # of a cohort, but of a member no fewer than one that replays 
 _GPU_REPLAYING_ENVS = 128  # of a member
 _LEAST_ISOLATED = 2  # of a member
 _LEAST_UPDATES = 16  # in a round whose steps are limited
+
+_WAITING_ENVS = 32  # of a cohort whose environments wait: each has a process or a thread of its own
+_PART = 1 / 20  # of the time that there is, for the start of the environments, and for a rollout
+_LONGEST_START_S = 60.0
+_SHORTEST_HORIZON = 8
 
 
 def usual_envs_per_member(
@@ -52,3 +69,53 @@ def usual_envs_per_member(
     if env_steps:
         wanted = min(wanted, env_steps // (horizon * _LEAST_UPDATES))
     return max(usual, wanted)
+
+
+def fitting_envs(usual: int, members: int, start_s: float, waits: bool, lanes: int, time_s: float | None) -> int:
+    """`usual` environments of a member, or fewer where those would take too long to start in `lanes` at a time.
+
+    time_s   the time of the round or training; None: no limit
+    """
+    if waits:
+        return max(1, min(usual, _WAITING_ENVS // members))
+    limit_s = min(_LONGEST_START_S, math.inf if time_s is None else time_s * _PART)
+    return usual if start_s <= 0.0 else max(1, min(usual, int(limit_s * lanes / start_s / members)))
+
+
+def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: int, time_s: float) -> int:
+    """`usual` steps of a rollout, or fewer, so that one of `envs` environments takes a twentieth of the time."""
+    rollout_step_s = step_s * (1 if waits else math.ceil(envs / lanes))
+    longest = int(time_s * _PART / rollout_step_s) if rollout_step_s > 0.0 else usual
+    return min(usual, max(_SHORTEST_HORIZON, longest))
+
+
+def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], device: str) -> None:
+    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, and the networks, fit into
+    the device's free memory. A replay buffer is looked at where it is made.
+    """
+    info, members = find_algorithm(cohort.algorithm), len(cohort.members)
+    shared = info.defaults() | dict(cohort.shared)
+    numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
+    item_bytes = 1 if space.dtype == np.uint8 else 4
+    # The observations and their successors here, and twice in the memory of the environments that train or are judged;
+    # what an update works with: two copies of a quarter of the rollout, or of a batch.
+    rollout = members * envs * numbers * item_bytes * (2 * horizon + 1 + 4)
+    rollout += 8 * numbers * members * (envs * horizon // 4 if info.on_policy else shared.get("batch_size", 0))
+    image = image_shape(space)
+    widths = [image.features if image else numbers, *shared.get("hidden_sizes", ())]
+    parameters = sum(before * after for before, after in itertools.pairwise(widths))
+    copies = (
+        2 * 4 + 1 if info.on_policy else 3 * 4 + 3
+    )  # with gradient and two moments; targets, and the actor that acts
+    networks = members * parameters * 4 * copies
+    free = free_bytes(torch.device(device))
+    if free is not None and rollout + networks > free:
+        what = f"{members} members of {envs} environments with observations of {numbers:,} numbers need"
+        parts = f"{_gib(rollout)} for rollouts of {horizon} steps, {_gib(networks)} for networks"
+        advice = "lower members, envs_per_member, horizon or hidden_sizes, or shrink the observations"
+        text = f"{what} {_gib(rollout + networks)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
+        raise InvalidInput(text, reason="NO_ROOM", field="members")
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:,.1f}"

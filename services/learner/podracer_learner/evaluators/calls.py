@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _RETRY_S = (0.05, 1.0)
-_INSPECTION_S, _SLACK_S = 60.0, 15.0
+_INSPECTION_S, _SLACK_S = 120.0, 15.0
 
 
 class EvaluatorCall:

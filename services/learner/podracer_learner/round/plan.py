@@ -8,10 +8,11 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.row_processes import core_count
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan, Objective
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.sizes import usual_envs_per_member
+from podracer_core.training.sizes import fitting_envs, usual_envs_per_member
 
 
 def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
@@ -34,18 +35,22 @@ def round_plan(work: pod_service_pb2.TrainWork) -> RoundPlan:
 def envs_per_member(
     work: pod_service_pb2.TrainWork, spec: EnvironmentSpec, device: str, *, horizon: int = 1, here: bool = True
 ) -> int:
-    """The job's number of environments, else `usual_envs_per_member`."""
+    """The job's number of environments, else `usual_envs_per_member`, or fewer where inspection found them slow."""
     if work.cohort.envs_per_member:
         return work.cohort.envs_per_member
-    return usual_envs_per_member(
+    members = work.sized_for or len(work.cohort.members)
+    usual = usual_envs_per_member(
         work.cohort.algorithm,
         spec,
         device,
-        work.sized_for or len(work.cohort.members),
+        members,
         env_steps=work.budget.env_steps_per_member,
         horizon=horizon,
         here=here,
     )
+    found, budget = work.cohort.environment_description, work.budget
+    time_s = seconds_from_duration(budget.time) or seconds_from_duration(budget.cost) or None
+    return fitting_envs(usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s)
 
 
 def describe_sizes(algorithm: Algorithm, envs: int) -> str:

@@ -36,6 +36,7 @@ from podracer_core.training.evaluation_backend import EvaluationBackend, InProce
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
+from podracer_core.training.sizes import require_room
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import require_user_code_allowed
@@ -116,7 +117,7 @@ def _set_up_fused(
     environment = make_vec_environment(placed, len(cohort.members) * envs, device)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
-    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    algorithm = _algorithm(cohort, envs, spaces, device)
     starts = begin(algorithm)
     overlapping = device != "cpu" and not work.deterministic
     collector = Collector(
@@ -153,6 +154,14 @@ def _set_up_fused(
     )
 
 
+def _algorithm(
+    cohort: CohortConfig, envs: int, spaces: tuple[gymnasium.Space[object], gymnasium.Space[object]], device: str
+) -> Algorithm:
+    """The algorithm of a cohort. Raises InvalidInput if there is no room for it."""
+    require_room(cohort, envs, spaces[0], device)
+    return algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+
+
 def _told(algorithm: Algorithm, envs: int) -> str:
     sizes = describe_sizes(algorithm, envs)
     logger.info("%d agents train: %s", algorithm.members, sizes)
@@ -172,13 +181,11 @@ def _set_up_split(
     cohort, spec = cohort_from_message(work.cohort), environment_from_message(work.cohort.environment)
     spaces = _array_spaces(description := _description(work))
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
-    algorithm = algorithm_class(cohort.algorithm)(cohort, *spaces, device)
+    envs = envs_per_member(work, spec, device, here=False)
+    algorithm = _algorithm(cohort, envs, spaces, device)
     starts = begin(algorithm)
     plan = WorkerPlan(
-        work.cohort,
-        fetched,
-        envs_per_member(work, spec, device, here=False),
-        algorithm.horizon,
+        work.cohort, fetched, envs, algorithm.horizon,
         lock_step=work.deterministic,
         ahead=config.ahead,
         max_workers=config.max_workers,
@@ -188,7 +195,7 @@ def _set_up_split(
         endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
         first_environment=starts.first_environment,
         rollout_s=_rollout_s(work),
-    )
+    )  # fmt: skip
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
     backend = None

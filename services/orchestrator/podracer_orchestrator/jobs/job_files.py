@@ -95,15 +95,16 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and whether its worlds need
-    isolation."""
+    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and the isolation
+    of worlds that share state or whose steps wait."""
     spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
-    if description_of(job).shares_state:
+    description = description_of(job)
+    if description.shares_state or description.waits:
         environment.isolation = "process"
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
-    environment.evaluation_steps = description_of(job).evaluation_steps
+    environment.evaluation_steps = description.evaluation_steps
     return environment
 
 

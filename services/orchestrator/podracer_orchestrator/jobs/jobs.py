@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2, environment_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.environments import unreachable
 from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
+from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.errors import AlreadyExists, NotFound
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.resource_names import job_name
@@ -80,6 +82,9 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
     for warning in new.warnings:
         message = f"{warning}: the round is shortened to it, and no agent is replaced"
         events.record(session, job, "ROUND_SHORTENED", message, now=now)
+    target = spec.objective.target_return if spec.objective.HasField("target_return") else None
+    for warning in unreachable(environment_from_message(spec.environment), target):
+        events.record(session, job, "ENVIRONMENT_WARNING", warning, now=now)
     if is_continuous:
         session.add(ContinuationRow(job_uid=job.uid))
     elif new.description is None:

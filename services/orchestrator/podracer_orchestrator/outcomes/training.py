@@ -33,7 +33,7 @@ from podracer_orchestrator.works.works import BudgetLeft, Change, Work, round_of
 
 MAX_FAILED_WORKS = 3
 """Consecutive failed works of a job, without a commit, before the job fails."""
-INSPECTION_TIMEOUT_S = 60.0
+INSPECTION_TIMEOUT_S = 120.0
 _MOST_SIZES = 200  # letters
 
 
@@ -65,11 +65,11 @@ class InspectWork(Work):
             jobs.fail(session, job, as_problem(error), change.now)
             return
         change.record("ENVIRONMENT_INSPECTED", f"the environment runs on {result.description.backend}")
+        for warning in result.warnings:
+            change.record("ENVIRONMENT_WARNING", warning)
         if result.description.shares_state:
             environment = environment_from_message(spec_of(job).environment)
             change.record("ENVIRONMENT_ISOLATED", environment.shared_state_warning)
-        for warning in result.warnings:
-            change.record("ENVIRONMENT_WARNING", warning)
         jobs.cut_episodes(session, job, result.description, change.now)
         jobs.describe(session, job, result.description, change.now)
         jobs.signal(session, job, JobSignal.INSPECTED, change.now)

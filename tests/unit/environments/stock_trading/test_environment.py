@@ -63,13 +63,13 @@ def test_inspection(table: Path, caplog: pytest.LogCaptureFixture) -> None:
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"StockTrading-v0: {table}: 3 tickers, 120 bars from 2015-01-05 to")
     assert "1 ex-rights dates smoothed: AAB 2015-03-30 (-50" in line
-    message = inspected(spec(table), 60.0)
+    message = inspected(spec(table), 60.0).description
     assert message.deterministic_evaluation
     assert message.backend == "torch"
     assert f"StockTrading-v0: {message.preparation}" == line
     uploaded = EnvironmentSpec(id="StockTrading-v0", kwargs={"indicators": ["rsi"]}, data={"table": str(table)})
-    assert inspected(uploaded, 60.0).preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
-    assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).deterministic_evaluation
+    assert inspected(uploaded, 60.0).description.preparation.startswith("table: 3 tickers, 120 bars from 2015-01-05 to")
+    assert not inspected(EnvironmentSpec(id="CartPole-v1"), 60.0).description.deterministic_evaluation
 
 
 def test_wrong_arguments_come_with_the_nearest_name(table: Path) -> None:

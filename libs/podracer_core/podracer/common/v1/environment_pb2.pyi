@@ -382,6 +382,8 @@ class EnvironmentDescription(_message.Message):
     SHARES_STATE_FIELD_NUMBER: _builtins.int
     STEP_TIME_FIELD_NUMBER: _builtins.int
     EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -401,6 +403,8 @@ class EnvironmentDescription(_message.Message):
     """Steps after which evaluation cuts an episode. The orchestrator sets it from the job's budget. 0: the environment has
     a time limit.
     """
+    waits: _builtins.bool
+    """Whether a step waits more than it computes. The orchestrator then sets EnvironmentSpec.isolation for the pods."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
         """Space of one observation."""
@@ -412,6 +416,10 @@ class EnvironmentDescription(_message.Message):
     @_builtins.property
     def step_time(self) -> _duration_pb2.Duration:
         """Time of one step of one environment, as inspection measured it. Unset: not measured."""
+
+    @_builtins.property
+    def start_time(self) -> _duration_pb2.Duration:
+        """Time of the start of one environment. Unset: not measured."""
 
     def __init__(
         self,
@@ -425,10 +433,12 @@ class EnvironmentDescription(_message.Message):
         shares_state: _builtins.bool = ...,
         step_time: _duration_pb2.Duration | None = ...,
         evaluation_steps: _builtins.int = ...,
+        start_time: _duration_pb2.Duration | None = ...,
+        waits: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "step_time", b"step_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "step_time", b"step_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "start_time", b"start_time", "step_time", b"step_time", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

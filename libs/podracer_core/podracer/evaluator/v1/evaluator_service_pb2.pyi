@@ -852,7 +852,7 @@ class InspectRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time limit, at most an hour. Unset: 60 s."""
+        """Time limit, at most an hour. Unset: 120 s."""
 
     def __init__(
         self,

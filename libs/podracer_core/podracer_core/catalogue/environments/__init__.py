@@ -13,6 +13,7 @@ from podracer_core.catalogue.environments.find import (
     gymnasium_environments,
     known_environments,
     reward_threshold,
+    unreachable,
 )
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
@@ -28,4 +29,5 @@ __all__ = [
     "gymnasium_environments",
     "known_environments",
     "reward_threshold",
+    "unreachable",
 ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.environments.packages import package_advice
+from podracer_core.catalogue.environments.spec import EnvironmentSpec
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
@@ -85,6 +86,21 @@ def reward_threshold(environment_id: str) -> float | None:
     """The return at which Gymnasium counts an environment as solved; None if it defines none."""
     spec = (_registry() or {}).get(environment_id)
     return None if spec is None else spec.reward_threshold
+
+
+_MOST_OF_GYMNASIUMS = {"FrozenLake-v1": 1.0, "FrozenLake8x8-v1": 1.0, "Blackjack-v1": 1.0}
+
+
+def unreachable(spec: EnvironmentSpec, target: float | None) -> list[str]:
+    """A warning if the most that an episode of an environment can give is known, and less than the target."""
+    if target is None or not spec.id or spec.kwargs:
+        return []
+    most, info = _MOST_OF_GYMNASIUMS.get(spec.id), BUILT_IN.get(spec.id)
+    if info is not None and info.most_reward is not None:
+        most = info.most_reward * (spec.max_episode_steps or info.max_episode_steps or 1)
+    if most is None or target <= most:
+        return []
+    return [f"the target {target:g} cannot be reached: the most that an episode of {spec.id} gives is {most:g}"]
 
 
 def _nearest(environment_id: str, ids: list[str]) -> list[str]:

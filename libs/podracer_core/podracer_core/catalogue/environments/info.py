@@ -34,7 +34,7 @@ class EnvironmentInfo:
     this process, empty for a Gymnasium environment in processes. `arguments`: of that class, besides `num_envs`,
     `device` and `max_episode_steps`. `package`: name and version of its distribution, empty if it is built in.
     `scores`: the values of the argument `score` with which evaluations rank by another statistic than the return, and
-    that statistic's name.
+    that statistic's name. `most_reward`: the most that a step gives with the default arguments; None: unknown.
     """
 
     id: str
@@ -48,11 +48,17 @@ class EnvironmentInfo:
     arguments: tuple[ArgumentInfo, ...] = ()
     package: str = ""
     scores: Mapping[str, str] = field(default_factory=dict)
+    most_reward: float | None = None
 
     @property
     def needs_inspection(self) -> bool:
         """Whether the spaces are unknown until it has been started."""
         return self.observation_space is None or self.action_space is None
+
+    @property
+    def is_gymnasiums(self) -> bool:
+        """Whether it is of Gymnasium itself, so that it needs no trial."""
+        return self.backend == "gymnasium" and self.package.partition(" ")[0] == "gymnasium"
 
     def score_name(self, arguments: Mapping[str, object]) -> str:
         """The name of its evaluations' statistic with these arguments: `return` unless `scores` has another."""

@@ -18,6 +18,7 @@ from podracer_core.environments.processes.rows import Rows, describe_spaces, epi
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
 
+_INSPECTED_STEPS = 10
 _INSPECTED_ROWS = 3  # more than one, so that an axis too many or too few shows
 
 
@@ -53,13 +54,14 @@ class BatchedRows(Rows):
             "preparation": str(self._environment.preparation),
         }
 
-    def inspect(self, steps: int) -> None:
+    def inspect(self) -> dict[str, Any]:
         """See `Rows.inspect`."""
         environment = self._make(_INSPECTED_ROWS)
         try:
-            inspect_batched(environment, steps, announce=self._announce)
+            inspect_batched(environment, _INSPECTED_STEPS, announce=self._announce)
         finally:
             environment.close()
+        return {}
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.environments.processes.exchange import Channel
+from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"
@@ -84,18 +84,21 @@ class ChildProcess:
         """The answer to the last command.
 
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
-        or InvalidInput for an error in the user's code.
+        or InvalidInput for an error in the user's code. With each environment that was made the time begins anew.
         """
+        limit_s, progress = deadline - time.monotonic(), ""
         while True:
             try:
                 answer, payload = self._channel.receive(min(deadline, time.monotonic() + _ALIVE_CHECK_S))
-                break
+                if PROGRESS not in answer:
+                    break
+                deadline, progress = time.monotonic() + limit_s, f", after it had made {answer[PROGRESS]} environments"
             except TimeoutError:
                 if self._has_ended():  # something that it had started holds the socket open
                     raise self._lost() from None
                 if time.monotonic() >= deadline:
                     self.kill()
-                    raise ChildLost(f"{self._name}: no answer to {self._command!r} in time") from None
+                    raise ChildLost(f"{self._name}: no answer to {self._command!r} in time{progress}") from None
             except OSError as error:
                 raise self._lost() from error
             except ValueError as error:

@@ -18,6 +18,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
+from podracer_core.environments.processes.checker import require_environment
+from podracer_core.environments.processes.in_thread import InThread
+
+_Environment = gymnasium.Env[Any, Any]
 VARIABLE = "PODRACER_ENVIRONMENT_INDEX"
 """The variable of a child process with the index of its first environment."""
 _ARGUMENT = "environment_index"
@@ -62,10 +66,14 @@ def _mark(name: str) -> int | None:
 
 
 def made_by(
-    make: Callable[..., Any], count: int, kwargs: Mapping[str, Any], indices: Iterator[EnvironmentIndex]
-) -> tuple[list[Any], Callable[[int], Any]]:
+    make: Callable[..., Any], name: str, count: int, kwargs: Mapping[str, Any], indices: Iterator[EnvironmentIndex], *,
+    in_threads: bool = False, tell: Callable[[int], None] = lambda made: None,
+) -> tuple[list[_Environment], Callable[[int], _Environment]]:  # fmt: skip
     """`count` environments, each with the next index if their constructor names an argument for it; and a function that
-    makes the environment of a row anew."""
+    makes the environment of a row anew.
+
+    `in_threads`: each in a thread of its own, at the same time. `tell` gets how many there are by now.
+    """
     constructor: Any = inspect.unwrap(make)
     if isinstance(constructor, partial) and constructor.func is gymnasium.make:
         (spec,) = constructor.args
@@ -76,20 +84,25 @@ def made_by(
     except (TypeError, ValueError):  # of a class in C, say
         named = False
     own = [{_ARGUMENT: next(indices).number} if named else {} for _ in range(count)]
-    made: list[Any] = []
+    made: list[_Environment] = []
 
-    def make_row(row: int) -> Any:
-        return make(**{**own[row], **kwargs})
+    def make_row(row: int) -> _Environment:
+        return require_environment(make(**{**own[row], **kwargs}), name)
 
+    def make_in_thread(row: int) -> InThread:
+        return InThread(partial(make_row, row))
+
+    begun = [make_in_thread(row) for row in range(count)] if in_threads else []
     try:
         for row in range(count):
-            made.append(make_row(row))  # noqa: PERF401 - those before an error are closed
+            made.append(begun[row].wait_until_made() if begun else make_row(row))
+            tell(row + 1)
     except BaseException as error:
         with contextlib.suppress(Exception):  # an error may have no words
             if "in use" in str(error) and not named:
                 error.add_note(_ADVICE)
-        for each in made:  # a simulator that exists once is free again then
+        for each in begun or made:  # a simulator that exists once is free again then
             with contextlib.suppress(Exception):
                 each.close()
         raise
-    return made, make_row
+    return made, (lambda row: make_in_thread(row).wait_until_made()) if in_threads else make_row

@@ -37,6 +37,10 @@ _yield_core = getattr(os, "sched_yield", lambda: None)
 _ALIGNMENT_BYTES = 64
 
 
+PROGRESS = "made"
+"""In a message before the answer: how many environments there are by now."""
+
+
 class Channel:
     """One end of the socket.
 
@@ -68,14 +72,14 @@ class Channel:
         Raises TimeoutError when `deadline` (of `time.monotonic`) has passed, OSError if the other side is gone, and
         ValueError for bytes that are not a message. After a TimeoutError it can be called again.
         """
-        while True:
+        message = self._take() if self._received else None
+        while message is None:
             part = self._wait(deadline)
             if part == b"\n" and not self._received:
                 return {}, b""
             self._received += part
             message = self._take()
-            if message is not None:
-                return message
+        return message
 
     def close(self) -> None:
         """Close the socket."""
@@ -97,7 +101,9 @@ class Channel:
             return None
         self._received.clear()
         self._wanted = 0
-        if len(rest) > payload_bytes:
+        if PROGRESS in header:  # no answer yet: the next message may be here already
+            self._received += rest
+        elif len(rest) > payload_bytes:
             raise ValueError(f"{rest[payload_bytes:][:100]!r} follows a message")
         return header, bytes(rest)
 

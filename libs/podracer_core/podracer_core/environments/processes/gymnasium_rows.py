@@ -14,7 +14,9 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from podracer_core.environments.processes.breaks import IN_A_ROW, name_number
+from podracer_core.environments.processes.checker import Checker, required_space
 from podracer_core.environments.processes.exchange import SharedArrays
+from podracer_core.environments.processes.in_thread import InThread, begin_steps
 from podracer_core.environments.processes.row_codec import (
     action_reader,
     check_frame,
@@ -33,6 +35,7 @@ from podracer_core.environments.spaces import (
     mask_method,
     observation_array_space,
     sample_allowed,
+    without_texts,
 )
 from podracer_core.errors import InvalidInput
 
@@ -53,6 +56,8 @@ class GymnasiumRows(Rows):
         """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
         for a row, after an exception."""
         super().__init__()
+        self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
+        self.action_space = required_space(environments[0], "action_space")
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
@@ -75,8 +80,7 @@ class GymnasiumRows(Rows):
         self._acting_rows: Sequence[int] = range(self.count)  # but for those that stand still
         self._acting: Sequence[gymnasium.Env[Any, Any]] = self._environments
         self._plays_once = False
-        self.observation_space = self._environments[0].observation_space
-        self.action_space = self._environments[0].action_space
+        self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
         self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing)
@@ -96,25 +100,20 @@ class GymnasiumRows(Rows):
             "frames_per_second": float(first.metadata.get("render_fps") or _FRAMES_PER_SECOND),
         }
 
-    def inspect(self, steps: int) -> None:
+    def inspect(self) -> dict[str, Any]:
         """See `Rows.inspect`: the first environment only."""
-        environment = self._environments[0]
-        self.action_space.seed(0)
-        taken = 0
-        masked: bool | None = None
-        result: Any = ()
-        for _ in range(steps):
-            if taken == 0:
-                self.doing = "reset"
-                result = environment.reset(seed=0)
-                check_reset(self.observation_space, result)
-            if masked is None:
-                masked = self._offers_masks(result[-1])
-            action = sample_allowed(self.action_space, self._mask(0, result[-1], masked))
-            self.doing = "step"
-            result = environment.step(action)
-            ended = check_step(self.observation_space, result) or taken + 1 == self._known_limit
-            taken = 0 if ended else taken + 1
+        report = Checker(self._environments[0], self.observation_space, self._sample, self._tell).report()
+        left_out = [f"{name!r} is left out of the observations: it is text" for name in self._texts]
+        return {**report, "warnings": left_out + report["warnings"]}
+
+    def _tell(self, doing: str) -> None:
+        self.doing = doing
+
+    def _sample(self, info: Any) -> Any:
+        """A random action that is allowed after a reset or step with `info`."""
+        if self._gives_masks is None:
+            self._gives_masks = self._offers_masks(info)
+        return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
 
     def trace(self) -> NDArray[np.float64]:
         """See `Rows.trace`."""
@@ -216,7 +215,10 @@ class GymnasiumRows(Rows):
         looks_at_info = self._can_have_masks
         result: Any = None
         row = -1
-        turns = zip(self._acting_rows, self._acting, self._read_actions(actions), strict=True)
+        read = self._read_actions(actions)
+        if self._acting and isinstance(self._acting[0], InThread):
+            read = begin_steps(self._acting, read)
+        turns = zip(self._acting_rows, self._acting, read, strict=True)
         while True:
             try:
                 for row, environment, action in turns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,33 +26,49 @@ class LocalRows(RowProcesses):
     Exceptions of the user's code reach the caller unchanged.
     """
 
-    def __init__(self, make: MakeEnvironment, spec: EnvironmentSpec, num_envs: int, *, pictures: bool = False) -> None:
-        """`make` is called once for each row with the spec's arguments."""
+    def __init__(
+        self,
+        make: MakeEnvironment,
+        spec: EnvironmentSpec,
+        num_envs: int,
+        *,
+        pictures: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
         super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
-        self._make = make
+        self._make, self._waits = make, waits
         self._indices: list[EnvironmentIndex] = []
         self._opened: GymnasiumRows | None = None
         self._server: Server | None = None
 
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
+        opened = self.open()
+        assert self._opened is not None, "it is now"
+        self._mask_size = self._opened.mask_size()
+        return {**opened, "mask_size": self._mask_size}
+
+    def open(self) -> dict[str, Any]:
+        """Make the environments; what they say of themselves, with the seconds of that, `start_s`."""
+        began = time.monotonic()
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
         if self._pictures:
             check_takes_render_mode(self._make)
-        made, make = made_by(self._make, self._num_envs, drawing | self._spec.arguments, self._take_indices())
-        strange = next((each for each in made if not isinstance(each, gymnasium.Env)), None)
-        if strange is not None:
-            raise InvalidInput(f"{self._spec.name} made a {type(strange).__name__}; expected a gymnasium.Env")
+        made, make = made_by(
+            self._make, self._spec.name, self._num_envs, drawing | self._spec.arguments, self._take_indices(),
+            in_threads=self._waits,
+        )  # fmt: skip
         if any(each is made[0] for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
         self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
-        self._server = Server(os.dup(self.memory), rows)
-        self._mask_size = rows.mask_size()
-        return {**rows.describe(), "mask_size": self._mask_size}
+        self._server = Server(self.memory, rows)
+        return {**rows.describe(), "start_s": time.monotonic() - began}
 
     def map(self) -> None:
         """See `RowProcesses.map`."""
-        self._answer({"command": "map", "num_envs": self._num_envs, "first": 0, "mask_size": self._mask_size})
+        assert self._opened is not None, "start comes first"
+        self._opened.map(self.memory, self._num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """See `RowProcesses.ask`."""

@@ -62,24 +62,23 @@ class PreprocessVecEnv(VecEnvironment):
         pictures: bool = False,
         make: MakeEnvironment | None = None,
         elastic: bool = False,
+        waits: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
-        this process without isolation.
+        this process without isolation. `waits`: steps wait more than they compute, so that each of those gets a thread.
         """
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
-        self.num_envs = num_envs
-        self.device = torch.device(device)
-        self.name = spec.name
+        self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
         self._processes = (
-            LocalRows(make, spec, num_envs, pictures=pictures)
+            LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
             if make is not None and not isolated
             else RowProcesses(
                 spec,
@@ -101,10 +100,9 @@ class PreprocessVecEnv(VecEnvironment):
         except PodracerError:
             self.close()
             raise
-        self._bounds: tuple[Tensor, Tensor] | None = None
-        if isinstance(self.action_space, gymnasium.spaces.Box):
-            low, high = self.action_space.low, self.action_space.high
-            self._bounds = torch.as_tensor(low).float(), torch.as_tensor(high).float()
+        space = self.action_space
+        limits = (space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else ()
+        self._bounds = [torch.as_tensor(limit).float() for limit in limits]
 
     def resize(self, num_envs: int) -> bool:
         """See `VecEnvironment.resize`: processes are only added, and go on with the first rows."""
@@ -171,7 +169,7 @@ class PreprocessVecEnv(VecEnvironment):
         """See `VecEnvironment.step`; raises UserCodeFailed when the user's code does, and is closed then."""
         self.check_action(action)
         self._action.copy_(action.detach())
-        if self._bounds is not None:
+        if self._bounds:
             # A diverged member may act NaN; the user's code should not have to bear it.
             self._action.nan_to_num_(nan=0.0).clamp_(*self._bounds)
         self._command("step")

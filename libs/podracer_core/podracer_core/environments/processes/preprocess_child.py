@@ -6,10 +6,11 @@ It answers messages (see `channel`), one for each command, and shares arrays wit
 the user's environment is a batched one.
 
     {"command": "open", "environment": {…}, "count": 32, "pictures": false}
-                                                            -> the spaces, the time limit and more, see `Rows.describe`
+                                                            -> {"made": 1} after each environment, and then the spaces,
+                                                               the time limit and more, see `Rows.describe`
                                  its payload, if any: see `own_code`
     {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows in some steps, see `trace`
-    {"command": "inspect", "steps": 10}                     -> {}, or the environment's fault
+    {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
                                                             -> {}; rows first … first + count - 1 are its own
@@ -42,7 +43,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ import gymnasium
 
 from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by
-from podracer_core.environments.processes.exchange import Channel
+from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
 from podracer_core.environments.processes.hints import hint
 from podracer_core.environments.processes.rows import Rows
@@ -69,6 +70,7 @@ class Server:
 
     def __init__(self, memory: int, opened: Rows | None = None) -> None:
         self._memory, self._opened = memory, opened
+        self.tell: Callable[[int], None] = lambda made: None
 
     @property
     def doing(self) -> str:
@@ -82,10 +84,11 @@ class Server:
             return self._broken(), b""
         match message.pop("command"):
             case "open":
-                self._opened = open_rows(**message, code=payload)
-                return self._opened.describe(), b""
+                began = time.monotonic()
+                self._opened = open_rows(**message, code=payload, tell=self.tell)
+                return {**self._opened.describe(), "start_s": time.monotonic() - began}, b""
             case "inspect":
-                self._rows.inspect(**message)
+                return self._rows.inspect(), b""
             case "trace":
                 shown = self._rows.trace()
                 return {"shape": shown.shape}, shown.tobytes()
@@ -129,6 +132,7 @@ class Server:
 
 def serve(channel: Channel, server: Server) -> None:
     """Answer messages until the other side hangs up."""
+    server.tell = lambda made: channel.send({PROGRESS: made})
     while True:
         message, payload = channel.receive()
         try:
@@ -185,11 +189,12 @@ _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
 def open_rows(
-    environment: dict[str, Any], count: int, pictures: bool, code: bytes = b"", import_path: Sequence[str] = ()
-) -> Rows:
+    environment: dict[str, Any], count: int, pictures: bool, tell: Callable[[int], None], code: bytes = b"",
+    import_path: Sequence[str] = (),
+) -> Rows:  # fmt: skip
     """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested.
 
-    `code`: the class or function itself, packed, from a process with this `import_path`.
+    `tell`: see `made_by`. `code`: the class or function itself, packed, from a process with this `import_path`.
     """
     index = EnvironmentIndex()  # until the end of this process
     os.environ[VARIABLE] = str(index.number)
@@ -212,9 +217,7 @@ def open_rows(
     if pictures:
         check_takes_render_mode(loaded)
     indices = itertools.chain([index], iter(EnvironmentIndex, None))
-    made, make = made_by(loaded, count, drawing | kwargs, indices)
-    for each in made:
-        _checked(each, environment["id"] or entry_point)
+    made, make = made_by(loaded, environment["id"] or entry_point, count, drawing | kwargs, indices, tell=tell)
     return GymnasiumRows(made, limit, pictures, make)
 
 
@@ -242,15 +245,6 @@ def check_takes_render_mode(loaded: Any) -> None:
     parameters = inspect.signature(loaded).parameters.values()
     if not any(each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
-
-
-def _checked(made: Any, entry_point: str) -> gymnasium.Env[Any, Any]:
-    if not isinstance(made, gymnasium.Env):
-        raise InvalidInput(
-            f"{entry_point} returned {type(made).__name__}, not a gymnasium.Env; "
-            "an environment in torch is named by its class, a subclass of TorchEnvironment"
-        )
-    return made
 
 
 if __name__ == "__main__":

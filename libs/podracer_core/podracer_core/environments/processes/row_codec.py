@@ -88,10 +88,15 @@ def _write_zero(array: Array, row: int, observation: Any) -> None:
     array[row] = 0
 
 
+def as_numpy(value: Any) -> Array:
+    """`value` as an array, also a tensor that has a gradient or is on another device."""
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
 def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
     """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it is none."""
     try:
-        array = np.asarray(value)
+        array = as_numpy(value)
     except ValueError as error:  # a ragged list
         raise InvalidInput(f"{source()} returned an observation that is no array: {error}") from None
     if array.shape != shape:
@@ -105,54 +110,70 @@ def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: 
     return array
 
 
+_LARGEST = float(np.finfo(np.float32).max)
 _TOLERANCE = 1e-5  # relative, for bounds: float32 of a float64 bound may lie just outside
+_LITTLE = 0.1  # of the range, by which a number outside its bounds is only told
+
+Warn = Callable[[str, str], None]
+"""Takes the kind of a warning, of which only the first is told, and its text."""
 
 
-def check_in_space(space: gymnasium.Space[Any], value: Any, what: str) -> None:
-    """InvalidInput unless `value` lies in `space`. A Box may be given in another numeric type."""
+class NotFinite(InvalidInput):
+    """A number that is NaN, infinite or None: a world that breaks now and then gives some."""
+
+
+def _ignore(_kind: str, _text: str) -> None:
+    pass
+
+
+def check_in_space(space: gymnasium.Space[Any], value: Any, what: str, warn: Warn = _ignore) -> None:
+    """InvalidInput unless `value` lies in `space`. A Box may be given in another numeric type; `warn` is told of
+    numbers a little outside its bounds."""
     match space:
         case gymnasium.spaces.Box():
-            _check_box(space, value, what)
+            _check_box(space, value, what, warn)
         case gymnasium.spaces.Dict() if isinstance(value, dict):
-            if set(value) != set(space.spaces):
+            if not set(space.spaces) <= set(value):  # the rows leave out what the space does not name
                 raise InvalidInput(f"{what} has the keys {sorted(value)}; its space has {sorted(space.spaces)}")
             for name, inner in space.spaces.items():
-                check_in_space(inner, value[name], f"{what}[{name!r}]")
+                check_in_space(inner, value[name], f"{what}[{name!r}]", warn)
         case gymnasium.spaces.Tuple() if isinstance(value, tuple | list) and len(value) == len(space.spaces):
             for index, (inner, part) in enumerate(zip(space.spaces, value, strict=True)):
-                check_in_space(inner, part, f"{what}[{index}]")
+                check_in_space(inner, part, f"{what}[{index}]", warn)
         case _ if not space.contains(value):
             raise InvalidInput(f"{what} is {_short(value)}, which is not in {space}")
 
 
-def check_reset(space: gymnasium.Space[Any], result: Any) -> None:
+def check_reset(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -> None:
     """Raises InvalidInput unless `result` has the form of the result of a Gymnasium reset."""
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise InvalidInput(f"reset must return (observation, info), not a {type(result).__name__}")
-    check_in_space(space, result[0], "the observation of reset")
+        raise InvalidInput(f"reset must return (observation, info), not {_form(result)}")
+    check_in_space(space, result[0], "the observation of reset", warn)
 
 
-def check_step(space: gymnasium.Space[Any], result: Any) -> bool:
+def check_step(space: gymnasium.Space[Any], result: Any, warn: Warn = _ignore) -> bool:
     """Whether the episode has ended. Raises InvalidInput unless `result` has the form of the result of a Gymnasium
-    step."""
+    step; `warn` is told of what is plain in another form, such as a reward in an array of size 1."""
     if not (isinstance(result, tuple) and len(result) == 5):
         right = "(observation, reward, terminated, truncated, info)"
-        length = f" of {len(result)}" if isinstance(result, tuple) else ""
-        raise InvalidInput(f"step must return {right}, not a {type(result).__name__}{length}")
+        former = "; the former gym returned four" if isinstance(result, tuple) and len(result) == 4 else ""
+        raise InvalidInput(f"step must return {right}, not {_form(result)}{former}")
     observation, reward, terminated, truncated, _ = result
-    check_in_space(space, observation, "the observation of step")
-    scalar = isinstance(reward, Real) or (isinstance(reward, np.ndarray) and reward.size == 1)
-    if not scalar or not math.isfinite(float(reward)):
-        raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
+    check_in_space(space, observation, "the observation of step", warn)
+    if reward is None or not abs(number_of(reward)) <= _LARGEST:
+        raise NotFinite(f"the reward of step must be a finite number, not {_short(reward)}")
+    if not isinstance(reward, Real):
+        warn("reward", f"the reward of step is {_short(reward)}; a float is right")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        flag_of(name, flag)
         if not isinstance(flag, bool | np.bool_):
-            raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
-    return bool(terminated or truncated)
+            warn("flag", f"{name} is {_short(flag)}; a bool is right")
+    return flag_of("terminated", terminated) or flag_of("truncated", truncated)
 
 
 def number_of(reward: Any) -> float:
     """A reward that is no Python number, such as an array of one number. Raises InvalidInput if it is no number."""
-    array = np.asarray(reward)
+    array = as_numpy(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise InvalidInput(f"the reward of step must be a finite number, not {_short(reward)}")
     return float(array.reshape(-1)[0])
@@ -160,9 +181,9 @@ def number_of(reward: Any) -> float:
 
 def flag_of(name: str, flag: Any) -> bool:
     """`terminated` or `truncated` as a bool; 0 and 1 are taken, too. Raises InvalidInput for anything else."""
-    if type(flag) is bool or isinstance(flag, np.bool_):
+    if isinstance(flag, bool | np.bool_):
         return bool(flag)
-    array = np.asarray(flag)
+    array = as_numpy(flag)
     if array.size != 1 or array.dtype.kind not in "biuf" or array.reshape(-1)[0] not in (0, 1):
         raise InvalidInput(f"{name} must be a bool, not {_short(flag)}")
     return bool(array.reshape(-1)[0])
@@ -176,8 +197,12 @@ def check_frame(frame: Any) -> NDArray[np.uint8]:
     return frame
 
 
-def _check_box(space: gymnasium.spaces.Box, value: Any, what: str) -> None:
-    array = np.asarray(value)
+def _form(result: Any) -> str:
+    return f"a {type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
+
+
+def _check_box(space: gymnasium.spaces.Box, value: Any, what: str, warn: Warn) -> None:
+    array = as_numpy(value)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{what} must be an array of numbers, not {_short(value)}")
     if array.shape != space.shape:
@@ -185,14 +210,20 @@ def _check_box(space: gymnasium.spaces.Box, value: Any, what: str) -> None:
     if space.dtype.kind in "iu" and array.dtype.kind == "f":
         raise InvalidInput(f"{what} has the type {array.dtype}; its space has {space.dtype}, without fractions")
     if not np.isfinite(array).all():
-        raise InvalidInput(f"{what} has NaN or infinity in it: {_short(value)}")
+        raise NotFinite(f"{what} has NaN or infinity in it: {_short(value)}")
+    if bool((array >= space.low).all() and (array <= space.high).all()):  # quick, for many numbers
+        return
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    below = array < low - _TOLERANCE * (1 + np.abs(low))
-    above = array > high + _TOLERANCE * (1 + np.abs(high))
-    if (below | above).any():
-        where = tuple(int(axis[0]) for axis in np.nonzero(below | above))
+    outside = np.maximum(low - array, array - high)
+    if (outside > _TOLERANCE * (1 + np.minimum(np.abs(low), np.abs(high)))).any():
+        where = tuple(int(axis) for axis in np.unravel_index(np.argmax(outside), outside.shape))
+        width = high[where] - low[where]
         bounds = f"[{space.low[where]:g}, {space.high[where]:g}]"
-        raise InvalidInput(f"{what} is {array[where]:g} at {list(where)}, outside the bounds {bounds} of its space")
+        text = f"{what} is {array[where]:g} at {list(where)}, outside the bounds {bounds} of its space"
+        little = _LITTLE * (width if math.isfinite(width) else 1 + min(abs(low[where]), abs(high[where])))
+        if outside[where] > little * (1 + _TOLERANCE):
+            raise InvalidInput(text)
+        warn("bounds of observations", f"{text}; it is used as it is")
 
 
 def _short(value: Any) -> str:

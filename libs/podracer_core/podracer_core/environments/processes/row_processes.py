@@ -83,11 +83,10 @@ class RowProcesses:
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
-        deadline = time.monotonic() + self._start_timeout_s
         try:
-            answers = self._open(deadline)
+            answers = self._open()
             self.children[0].send("find_masks")
-            self._mask_size = self.children[0].receive(deadline)["mask_size"]
+            self._mask_size = self.children[0].receive(time.monotonic() + self._start_timeout_s)["mask_size"]
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
         return {**answers[0], "mask_size": self._mask_size}
@@ -95,23 +94,23 @@ class RowProcesses:
     def map(self) -> None:
         """Have the processes attach the memory, which has its size by now; start those that shall act and do not yet
         run."""
-        deadline = time.monotonic() + self._start_timeout_s
         try:
-            self._open(deadline)
+            self._open()
+            deadline = time.monotonic() + self._start_timeout_s
             for child, rows in zip(self.children[self._mapped :], self.rows[self._mapped :], strict=False):
                 self._map(child, rows, deadline)
             self._mapped = len(self.children)
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
-    def _open(self, deadline: float) -> list[dict[str, Any]]:
+    def _open(self) -> list[dict[str, Any]]:
         """Start the acting processes that do not run yet; their answers."""
         first = len(self.children)
         rows = self.rows[first : self.acting]
         self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
         for child, own in zip(self.children[first:], rows, strict=True):
             self._send_open(child, own)
-        return [child.receive(deadline) for child in self.children[first:]]
+        return [child.receive(time.monotonic() + self._start_timeout_s) for child in self.children[first:]]
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""

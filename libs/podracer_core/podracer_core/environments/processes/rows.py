@@ -43,8 +43,9 @@ class Rows(ABC):
         """Spaces, time limit and whatever else the other side wants to know of it, as JSON values."""
 
     @abstractmethod
-    def inspect(self, steps: int) -> None:
-        """Reset and take random steps, looking at everything that comes back; InvalidInput if something is wrong."""
+    def inspect(self) -> dict[str, Any]:
+        """Reset and take random steps, looking at everything that comes back: `Checker.report`, or what is known of
+        it. InvalidInput if something cannot be used."""
 
     @abstractmethod
     def has_action_mask(self) -> bool:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from podracer_core.environments.processes.row_codec import number_of
 from podracer_core.environments.spaces import check_mask, info_mask, mask_method, sample_allowed
 
 _STEPS, _EPISODES, _LONGEST_S = 100, 2, 5.0
@@ -48,6 +49,6 @@ def _played(environment: gymnasium.Env[Any, Any], limit: int, seed: int) -> Iter
             mask = masks() if masks else info_mask(info)
             action = sample_allowed(space, None if mask is None else check_mask(space, mask, "the mask"))
             observation, reward, terminated, truncated, info = environment.step(action)
-            yield observation, float(np.asarray(reward).item()), episode
+            yield observation, number_of(reward), episode
             if terminated or truncated:
                 break
