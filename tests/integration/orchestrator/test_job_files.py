@@ -61,7 +61,7 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
     learner.lease = lease
     await learner.complete(inspect=pod_pb2.InspectResult(description=described))
     lease = await site.learner().ask()
-    told.isolation = "process"
+    told.isolation, told.evaluation_steps = "process", 3125  # it has no time limit: a tenth of the steps / 32 episodes
     assert lease.train.cohort.environment == told
 
 

@@ -146,7 +146,7 @@ async def test_budget_is_reserved_while_leased_given_back_and_used_up_exactly(si
     for learner, steps in ((two, 400), (three, 200), (four, 300)):
         await learner.complete(train=learner.train_result(steps=steps))
     done = await site.job(job.name)
-    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_OUTCOME_BUDGET_USED)
+    assert (done.state, done.outcome) == (job_pb2.JOB_STATE_FAILED, job_pb2.JOB_OUTCOME_NOTHING_JUDGED)
     assert done.progress.env_steps == 1000
     assert done.progress.reserved_env_steps == 0
 
@@ -161,7 +161,7 @@ async def test_a_cut_round_without_a_step_ends_the_job(site):
         await learner.ask()
         await learner.complete(train=learner.train_result(steps=steps))
     done = await site.job(job.name)
-    assert (done.outcome, done.progress.env_steps) == (job_pb2.JOB_OUTCOME_BUDGET_USED, 950)
+    assert (done.outcome, done.progress.env_steps) == (job_pb2.JOB_OUTCOME_NOTHING_JUDGED, 950)
 
 
 async def test_active_time_counts_only_while_a_cohort_is_leased_and_ends_the_job(site):
@@ -184,7 +184,7 @@ async def test_active_time_counts_only_while_a_cohort_is_leased_and_ends_the_job
         while await learner.renew() != pod_pb2.LEASE_ACTION_FINISH:
             await asyncio.sleep(0.1)
     await learner.complete(train=learner.train_result(steps=10))
-    assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_BUDGET_USED
+    assert (await site.job(job.name)).outcome == job_pb2.JOB_OUTCOME_NOTHING_JUDGED
 
 
 async def test_a_target_needs_a_full_evaluation_with_a_committed_checkpoint(site):

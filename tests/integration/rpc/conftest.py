@@ -135,7 +135,9 @@ class EchoWorld:
     service = SERVICE
     unary_name = f"/{SERVICE}/UnaryUnary"
     error_classes = tuple(
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, PodracerError)
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, PodracerError) and value is not errors.TimeUp
     )
 
     def __init__(self, token_directory: Path) -> None:
