@@ -61,6 +61,13 @@ def test_what_is_empty_is_a_constant() -> None:
         assert (rows.tolist(), is_single) == ([[0.0]], True)
 
 
+def test_text_is_left_out() -> None:
+    rows, _ = flat_rows(
+        from_gymnasium(spaces.Dict(numbers=spaces.Box(0, 9, (2,)))), {"numbers": [1, 2], "mission": "go"}
+    )
+    assert rows.tolist() == [[1.0, 2.0]]
+
+
 GOOD = {"speed": np.zeros(2), "gear": 1, "armed": [0, 1]}
 
 

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from podracer_core.catalogue.spaces import NO_BOUND
-from podracer_core.environments.processes.row_codec import NotFinite, as_numpy, check_reset, check_step
+from podracer_core.environments.processes.row_codec import NotFinite, check_reset, check_step, number_of, numbers_of
 from podracer_core.errors import InvalidInput, PodracerError
 
 _STEPS, _FEWEST_STEPS, _ENOUGH_S = 60, 5, 1.0
@@ -123,10 +123,8 @@ class Checker:
         )
 
     def _numbers(self, observation: Any, reward: Any) -> Any:
-        is_box = isinstance(self._space, gymnasium.spaces.Box)
-        whole: Any = as_numpy(observation) if is_box else gymnasium.spaces.flatten(self._space, observation)
-        flat = np.ravel(whole)[:_COMPARED]
-        return np.append(flat.astype(np.float64), float(as_numpy(reward).reshape(-1)[0]))
+        flat = numbers_of(self._space, observation)[:_COMPARED]
+        return np.append(flat.astype(np.float64), number_of(reward))
 
     def _compare(self, first: list[Any], again: list[Any]) -> None:
         same = [np.array_equal(*pair) for pair in zip(first, again, strict=False)]

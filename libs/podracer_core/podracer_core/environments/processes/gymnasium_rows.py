@@ -118,7 +118,7 @@ class GymnasiumRows(Rows):
     def trace(self) -> NDArray[np.float64]:
         """See `Rows.trace`."""
         self.doing = "an episode"
-        return trace(self._environments, self._limits)
+        return trace(self._environments, self._limits, self.observation_space)
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""

@@ -122,7 +122,5 @@ def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
 def isolation_proof(spec: EnvironmentSpec) -> IsolationProof | None:
     """A proof for an environment; None if it is isolated or batched, or one of Gymnasium's own, of which it is known
     that they share nothing."""
-    if spec.isolation or batched_class(spec) is not None:
-        return None
-    package = find_environment(spec.id).package if spec.id else ""
-    return None if package.partition(" ")[0] == "gymnasium" else IsolationProof(gymnasium_spec(spec))
+    known = bool(spec.id) and find_environment(spec.id).is_gymnasiums
+    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec))

@@ -39,14 +39,12 @@ class LocalRows(RowProcesses):
         super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
         self._make, self._waits = make, waits
         self._indices: list[EnvironmentIndex] = []
-        self._opened: GymnasiumRows | None = None
-        self._server: Server | None = None
+        self._server = Server(self.memory)
 
     def start(self) -> dict[str, Any]:
         """See `RowProcesses.start`."""
         opened = self.open()
-        assert self._opened is not None, "it is now"
-        self._mask_size = self._opened.mask_size()
+        self._mask_size = self._server.rows.mask_size()
         return {**opened, "mask_size": self._mask_size}
 
     def open(self) -> dict[str, Any]:
@@ -59,16 +57,15 @@ class LocalRows(RowProcesses):
             self._make, self._spec.name, self._num_envs, drawing | self._spec.arguments, self._take_indices(),
             in_threads=self._waits,
         )  # fmt: skip
-        if any(each is made[0] for each in made[1:]):
+        if any(each.unwrapped is made[0].unwrapped for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
-        self._opened = rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
+        rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
         self._server = Server(self.memory, rows)
         return {**rows.describe(), "start_s": time.monotonic() - began}
 
     def map(self) -> None:
         """See `RowProcesses.map`."""
-        assert self._opened is not None, "start comes first"
-        self._opened.map(self.memory, self._num_envs, 0, self._mask_size)
+        self._server.rows.map(self.memory, self._num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """See `RowProcesses.ask`."""
@@ -81,8 +78,7 @@ class LocalRows(RowProcesses):
 
     def close(self) -> None:
         """See `RowProcesses.close`."""
-        if self._opened is not None:
-            self._opened.close()
+        self._server.close()
         for index in self._indices:
             index.close()
         os.close(self.memory)
@@ -93,7 +89,6 @@ class LocalRows(RowProcesses):
             yield self._indices[-1]
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        assert self._server is not None, "start comes first"
         try:
             return self._server.answer(message, payload)
         except InvalidInput as error:

@@ -80,7 +80,7 @@ class Server:
     def answer(self, message: dict[str, Any], payload: bytes) -> _Answer:
         """Run the command of a message."""
         if not message:
-            self._rows.step()
+            self.rows.step()
             return self._broken(), b""
         match message.pop("command"):
             case "open":
@@ -88,29 +88,29 @@ class Server:
                 self._opened = open_rows(**message, code=payload, tell=self.tell)
                 return {**self._opened.describe(), "start_s": time.monotonic() - began}, b""
             case "inspect":
-                return self._rows.inspect(), b""
+                return self.rows.inspect(), b""
             case "trace":
-                shown = self._rows.trace()
+                shown = self.rows.trace()
                 return {"shape": shown.shape}, shown.tobytes()
             case "find_masks":
-                return {"mask_size": self._rows.mask_size()}, b""
+                return {"mask_size": self.rows.mask_size()}, b""
             case "map":
-                self._rows.map(self._memory, **message)
+                self.rows.map(self._memory, **message)
                 os.close(self._memory)  # mapped now, and out of the reach of code that writes to any descriptor
             case "start":
-                self._rows.start()
+                self.rows.start()
                 return self._broken(), b""
             case "set_ages":
-                return {"possible": self._rows.set_ages(payload)}, b""
+                return {"possible": self.rows.set_ages(payload)}, b""
             case "play_once":
-                return {"possible": self._rows.play_once()}, b""
+                return {"possible": self.rows.play_once()}, b""
             case "frame":
-                frame = self._rows.frame()
+                frame = self.rows.frame()
                 return {"shape": frame.shape}, frame.tobytes()
             case "state":
-                return {}, self._rows.state()
+                return {}, self.rows.state()
             case "load_state":
-                self._rows.load_state(payload)
+                self.rows.load_state(payload)
         return _NOTHING, b""
 
     def close(self) -> None:
@@ -120,11 +120,12 @@ class Server:
 
     def _broken(self) -> dict[str, Any]:
         """The answer to a step: empty if nothing has broken."""
-        rows = self._rows
+        rows = self.rows
         return {"breaks": rows.take_breaks()} if rows.breaks else _NOTHING
 
     @property
-    def _rows(self) -> Rows:
+    def rows(self) -> Rows:
+        """The rows. Raises InvalidInput if they are not open."""
         if self._opened is None:
             raise InvalidInput("open must come first")
         return self._opened

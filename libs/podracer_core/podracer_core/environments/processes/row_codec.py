@@ -93,6 +93,12 @@ def as_numpy(value: Any) -> Array:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
+def numbers_of(space: gymnasium.Space[Any], observation: Any) -> Array:
+    """The numbers of an observation from `space`, as a vector."""
+    whole: Any = as_numpy(observation) if isinstance(space, gym.Box) else gym.flatten(space, observation)
+    return np.ravel(whole)
+
+
 def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
     """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it is none."""
     try:

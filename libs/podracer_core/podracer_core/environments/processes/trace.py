@@ -12,23 +12,26 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from podracer_core.environments.processes.row_codec import number_of
+from podracer_core.environments.processes.row_codec import number_of, numbers_of
 from podracer_core.environments.spaces import check_mask, info_mask, mask_method, sample_allowed
 
 _STEPS, _EPISODES, _LONGEST_S = 100, 2, 5.0
 _NUMBERS = 1024  # of an observation; the sums of as many parts of a larger one
 
 
-def trace(environments: Sequence[gymnasium.Env[Any, Any]], limits: Sequence[int]) -> NDArray[np.float64]:
-    """[rows, n]: what the first environment shows in some steps, while the others are stepped between."""
+def trace(
+    environments: Sequence[gymnasium.Env[Any, Any]], limits: Sequence[int], space: gymnasium.Space[Any]
+) -> NDArray[np.float64]:
+    """[rows, n]: what the first environment shows in some steps, while the others are stepped between; `space` is of
+    its observations."""
     worlds = zip(environments, limits, strict=True)
     shown, *others = [_played(*world, seed=1000 * row) for row, world in enumerate(worlds)]
-    space, end = environments[0].observation_space, time.monotonic() + _LONGEST_S
+    end = time.monotonic() + _LONGEST_S
     rows: list[NDArray[np.float64]] = []
     for observation, reward, episode in itertools.islice(shown, _STEPS):
         if episode == _EPISODES or (rows and time.monotonic() > end):
             break
-        flat = np.asarray(gymnasium.spaces.flatten(space, observation), np.float64).ravel()
+        flat = numbers_of(space, observation).astype(np.float64)
         if flat.size > _NUMBERS:
             flat = np.add.reduceat(flat, np.linspace(0, flat.size, _NUMBERS, endpoint=False, dtype=np.int64))
         rows.append(np.array([*flat, reward, episode]))
