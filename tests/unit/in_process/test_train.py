@@ -123,11 +123,16 @@ def test_episodes_without_an_end_are_cut_and_that_is_told(tmp_path: Path) -> Non
 
 
 def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
     steps: list[int] = []
 
     class Interrupting(Endless):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            made.append(1)
+
         def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
-            steps.append(1)
+            steps.extend(made[1:2])  # the first is only tried
             if len(steps) == 50:
                 _thread.interrupt_main()
             return super().step(action)

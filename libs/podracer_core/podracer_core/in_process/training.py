@@ -119,12 +119,15 @@ def train(
         algorithm or (beginning.metadata["algorithm"] if beginning else "ppo"),
         members, target, statistic, steps, seconds, episodes, envs_per_member, seed, device, start=beginning,
     )  # fmt: skip
-    order = check_order(order, hyperparameters or {}, search)
-    called, began_at = as_callbacks(callbacks), time.monotonic()
+    return _try_and_train(check_order(order, hyperparameters or {}, search), as_callbacks(callbacks), progress)
+
+
+def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> Result:
+    began_at = time.monotonic()
     found = order.source.inspect()
     told = [*(found.warnings if found else ()), *unreachable(order.source.spec, order.target)]
     for text in told:
-        warnings.warn(text, stacklevel=2)
+        warnings.warn(text, stacklevel=3)
     if found is not None and found.waits:
         order = replace(order, source=order.source.overlapping())
     proof = order.source.proof()
@@ -139,7 +142,7 @@ def train(
             if not proof.shares_state():
                 raise
     told.append(order.source.spec.shared_state_warning)
-    warnings.warn(told[-1], stacklevel=2)
+    warnings.warn(told[-1], stacklevel=3)
     if order.seconds is not None:
         began_at = max(began_at, time.monotonic() + _LEAST_S - order.seconds)
     order = replace(order, source=order.source.isolated())
@@ -276,7 +279,7 @@ class _Training:
         return spec
 
     def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
-        """The best that was found, or without any evaluation the member of the best training return."""
+        """Train to the end; `_choose` of what there is then."""
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
@@ -310,6 +313,10 @@ class _Training:
             self._stopped_by = "target"
         elif not self._stopped_by:
             self._stopped_by = session.ended_by
+        return self._choose(session)
+
+    def _choose(self, session: TrainingSession) -> tuple[Snapshot, EvaluationResult | None]:
+        """The best that was found, or without any evaluation the member of the best training return."""
         known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
         if known:
             sound = [one for one in known if not _selection(session).breaks_more(one.member)]
@@ -323,7 +330,7 @@ class _Training:
                 f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
             )
         returns = [value if value == value else -math.inf for value in session.progress().returns]
-        member = max(range(order.members), key=lambda each: returns[each])
+        member = max(range(self._order.members), key=lambda each: returns[each])
         text = f"no policy was evaluated: {self._stopped_by} ended training before the first evaluation"
         self._breakages.warn(". ".join(filter(None, (text, self._breakages.first))))
         return take_snapshot(self._algorithm, member, session.moment()), None
