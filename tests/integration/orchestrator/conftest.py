@@ -428,11 +428,11 @@ class Site:
     async def job(self, name: str) -> job_pb2.Job:
         return (await self.client.jobs.GetJob(job_service_pb2.GetJobRequest(name=name))).job
 
-    async def ended(self, job: job_pb2.Job, timeout_s: float = 60.0) -> job_pb2.Job:
-        """The job once it has succeeded."""
-        for _ in range(int(timeout_s / 0.02)):
+    async def ended(self, job: job_pb2.Job, state: int = job_pb2.JOB_STATE_SUCCEEDED) -> job_pb2.Job:
+        """The job once it has ended in this state."""
+        for _ in range(3000):
             found = await self.job(job.name)
-            if found.state == job_pb2.JOB_STATE_SUCCEEDED:
+            if found.state == state:
                 return found
             await asyncio.sleep(0.02)
         raise AssertionError(f"it has not ended: {found}")

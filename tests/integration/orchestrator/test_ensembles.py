@@ -153,9 +153,9 @@ async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_at_last_giv
     learner = site.learner()
     lease = await learner.ask()
     site.board.is_away = True
-    await learner.complete(lease=lease, train=learner.train_result(steps=10, score=1.0))
-    await site.ended(job)
-    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_SUCCEEDED"]
+    await learner.complete(lease=lease, train=learner.train_result(steps=10))
+    await site.ended(job, job_pb2.JOB_STATE_FAILED)
+    assert (await kinds(site, job))[-2:] == ["ENSEMBLE_SKIPPED", "JOB_FAILED"]  # nothing was judged
 
 
 async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site):
@@ -163,8 +163,8 @@ async def test_a_leaderboard_that_is_gone_ends_the_job_without_an_ensemble(site)
     learner = site.learner()
     await learner.ask()
     site.board.refusal = NotFound("no such leaderboard")
-    await learner.complete(train=learner.train_result(steps=10, score=1.0))
-    await site.ended(job)
+    await learner.complete(train=learner.train_result(steps=10))
+    await site.ended(job, job_pb2.JOB_STATE_FAILED)
     assert "ENSEMBLE_SKIPPED" in await kinds(site, job)
 
 
@@ -211,8 +211,8 @@ async def test_a_database_that_fails_for_a_moment_ends_no_task(site, monkeypatch
         return await read(operation)
 
     monkeypatch.setattr(orchestrator.transactions, "read", fails_at_first)
-    await learner.complete(lease=lease, train=learner.train_result(steps=9, score=1.0))
-    await site.ended(job)
+    await learner.complete(lease=lease, train=learner.train_result(steps=9))
+    await site.ended(job, job_pb2.JOB_STATE_FAILED)
     await asyncio.wait_for(all_failed.wait(), 30.0)  # the delivery looks again within a second
     assert not orchestrator.failed.done()
     assert len(site.board.submissions) == 6
