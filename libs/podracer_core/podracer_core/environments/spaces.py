@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from podracer_core.catalogue.observations import Part, parts_of
 from podracer_core.catalogue.spaces import (
+    NO_BOUND,
     Bound,
     BoxSpace,
     DictSpace,
@@ -213,6 +214,9 @@ def check_mask(space: gymnasium.Space[Any], mask: Any, what: str) -> NDArray[np.
 
 def sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_] | None) -> Any:
     """A random action; with a `mask`, one that it allows."""
+    if isinstance(space, gymnasium.spaces.Box):
+        action = space.sample()
+        return np.where(np.abs(action) < NO_BOUND, action, np.sign(action)).astype(space.dtype)
     if mask is None:
         return space.sample()
     parts = np.split(mask.astype(np.int8), np.cumsum(action_mask_parts(space))[:-1])

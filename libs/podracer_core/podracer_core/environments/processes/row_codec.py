@@ -95,12 +95,16 @@ def as_numpy(value: Any) -> Array:
 
 def numbers_of(space: gymnasium.Space[Any], observation: Any) -> Array:
     """The numbers of an observation from `space`, as a vector."""
+    if isinstance(space, gym.Dict | gym.Tuple) and not space.spaces:
+        return np.zeros(0)
     whole: Any = as_numpy(observation) if isinstance(space, gym.Box) else gym.flatten(space, observation)
     return np.ravel(whole)
 
 
 def _as_array(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[], str]) -> Array:
     """`value` as an array of `shape` that NumPy can write into one of `dtype`; InvalidInput if it is none."""
+    if value is None:
+        raise InvalidInput(f"{source()} returned None in place of an observation")
     try:
         array = as_numpy(value)
     except ValueError as error:  # a ragged list
