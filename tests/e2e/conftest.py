@@ -21,12 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def commands_in(folder: Path) -> Iterator[Callable[..., Command]]:
-    """Starts `podracer ARGUMENTS` in a folder; whatever is left at the end is a failure, and is killed."""
+def commands_in(folder: Path, **variables: str) -> Iterator[Callable[..., Command]]:
+    """Starts `podracer ARGUMENTS` in a folder, with these environment variables; whatever is left at the end is a
+    failure, and is killed."""
     commands: list[Command] = []
 
     def start(*arguments: object) -> Command:
-        command = Command([str(argument) for argument in arguments], folder)
+        command = Command([str(argument) for argument in arguments], folder, **variables)
         commands.append(command)
         return command
 

@@ -26,8 +26,9 @@ EXAMPLES = ROOT / "examples"
 class Command:
     """A running `podracer` command whose standard output is read line by line while it runs."""
 
-    def __init__(self, arguments: list[str], folder: Path) -> None:
+    def __init__(self, arguments: list[str], folder: Path, **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PODRACER_")}
+        environment |= variables
         # Its own, so that it shows no files of other tests; and beside the folder that tests look into.
         self.shm = Path(tempfile.mkdtemp(prefix="podracer-shm-"))
         weakref.finalize(self, shutil.rmtree, self.shm, ignore_errors=True)
