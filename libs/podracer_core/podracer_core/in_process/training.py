@@ -279,7 +279,7 @@ class _Training:
         return spec
 
     def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
-        """Train to the end; `_choose` of what there is then."""
+        """Train to the end, and choose the result."""
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
