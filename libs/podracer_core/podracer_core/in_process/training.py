@@ -139,7 +139,7 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
-            if not proof.shares_state():
+            if not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
                 raise
     told.append(order.source.spec.shared_state_warning)
     warnings.warn(told[-1], stacklevel=3)
@@ -230,7 +230,7 @@ class _Training:
 
     def _check_interrupt(self) -> None:
         if self._interrupted.is_set():
-            raise KeyboardInterrupt
+            raise TimeUp("training was interrupted before its environments were known to share no state")
 
     def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
         members = tuple(
