@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -125,67 +125,61 @@ def train(
 def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> Result:
     began_at = time.monotonic()
     found = order.source.inspect()
-    told = [*(found.warnings if found else ()), *unreachable(order.source.spec, order.target)]
+    told = (*(found.warnings if found else ()), *unreachable(order.source.spec, order.target))
     for text in told:
         warnings.warn(text, stacklevel=3)
     if found is not None and found.waits:
         order = replace(order, source=order.source.overlapping())
+    attempt = _Attempt(order, found, told, called, progress, began_at)
     proof = order.source.proof()
     if proof is None:
-        return _train(order, found, told, called, progress, began_at)
+        return attempt.run()
     with closing(proof):
         try:
-            return _train(order, found, told, called, progress, began_at, proof)
+            return attempt.run(proof)
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
             if not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
                 raise
-    told.append(order.source.spec.shared_state_warning)
-    warnings.warn(told[-1], stacklevel=3)
+    warning = order.source.spec.shared_state_warning
+    warnings.warn(warning, stacklevel=3)
     if order.seconds is not None:
         began_at = max(began_at, time.monotonic() + _LEAST_S - order.seconds)
     order = replace(order, source=order.source.isolated())
-    return _train(order, found, told, called, progress, began_at)
+    return replace(attempt, order=order, told=(*told, warning), began_at=began_at).run()
 
 
 class _SharedState(Exception):
     """What was collected is worth nothing."""
 
 
-def _train(
-    order: Order,
-    found: Inspection | None,
-    told: Sequence[str],
-    callbacks: Sequence[Callback],
-    progress: bool,
-    began_at: float,
-    proof: IsolationProof | None = None,
-) -> Result:
-    with ExitStack() as held:
-        return _Training(order, found, told, callbacks, progress, began_at, held, proof).run()
+@dataclass(frozen=True)
+class _Attempt:
+    """What a training begins with. `found`: by inspection, if there was one; `told`: warnings so far."""
+
+    order: Order
+    found: Inspection | None
+    told: Sequence[str]
+    callbacks: Sequence[Callback]
+    progress: bool
+    began_at: float
+
+    def run(self, proof: IsolationProof | None = None) -> Result:
+        """Train."""
+        with ExitStack() as held:
+            return _Training(self, held, proof).run()
 
 
 class _Training:
     """One cohort, from its first step to its result."""
 
-    def __init__(
-        self,
-        order: Order,
-        found: Inspection | None,
-        told: Sequence[str],
-        callbacks: Sequence[Callback],
-        progress: bool,
-        began_at: float,
-        held: ExitStack,
-        proof: IsolationProof | None,
-    ) -> None:
-        """`told`: warnings so far; `held` closes the environments; `proof` begins beside training and ends before the
-        first score."""
-        self._began_at, self._callbacks = began_at, callbacks
-        self._line = ProgressLine(order) if progress else None
+    def __init__(self, attempt: _Attempt, held: ExitStack, proof: IsolationProof | None) -> None:
+        """`held` closes the environments; `proof` begins beside training and ends before the first score."""
+        order, self._began_at, self._callbacks = attempt.order, attempt.began_at, attempt.callbacks
+        self._line = ProgressLine(order) if attempt.progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        order, envs = _sized(order, self._device, found)
+        order, envs = _sized(order, self._device, attempt.found)
         self._order = order
         opened_at = time.monotonic()
         environment = source.open(order.members * envs, self._device, check=self._check_start)
@@ -210,7 +204,7 @@ class _Training:
             self._line.note(treatment(observed))
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
-        self._breakages = Breakages(environment, told)
+        self._breakages = Breakages(environment, attempt.told)
         self._error: Exception | None = None
         self._session: TrainingSession | None = None
         self._interrupted = threading.Event()
