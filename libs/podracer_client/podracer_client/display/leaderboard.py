@@ -78,7 +78,7 @@ def first_text(board: leaderboard_service_pb2.Leaderboard) -> str:
     is_final = first.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_FINAL
     what = "the job's final" if is_final else "an evaluation with fresh seeds"
     name, count = short_name(first.agent.name), len(first.evaluation.returns)
-    why = "A better score below it has chosen its policy, or is of fewer fresh episodes."
+    why = "A better score below it selected its policy, or comes from fewer fresh episodes."
     return f"{name} is first by {what} ({count} episodes). {why}"
 
 

@@ -151,7 +151,7 @@ class BatchedRows(Rows):
 
     def _break_off(self, error: BaseException) -> None:
         """End all episodes after an exception or a result that cannot be right, and go on with the next ones in another
-        instance. Raises the exception if it is not to be borne."""
+        instance. Raises the exception if it is not tolerated."""
         arrays = self.arrays
         self._note(error, (self._steps - self._began_at).tolist())
         for name, value in (("final_observation", 0), ("reward", 0), ("terminated", False), ("valid", False)):

@@ -48,9 +48,9 @@ def name_number(reward: float, observation: NDArray[Any]) -> str:
 class Breaks:
     """Notes what has broken in some rows of a batch, for `VecEnvironment.take_breaks`.
 
-    An exception is borne once the environments have worked, as a death is: the row's world is made anew. It is not
-    borne for the third time without a step between, for the third time at the same step of the same seed, nor at one
-    source line in more than half of all episodes.
+    An exception is tolerated once the environments have worked, as a death is: the row's world is made anew. It is
+    raised the third time without a step between, the third time at the same step of the same seed, and at one source
+    line in more than half of all episodes.
 
     worked   whether a step has succeeded since the environments were opened
     begun    episodes so far
@@ -75,7 +75,7 @@ class Breaks:
             self._noted.append({"row": row, "numbers": numbers, "text": told, "traceback": text})
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
-        """Note an exception in step `now` of the batch; raises it if it is not to be borne."""
+        """Note an exception in step `now` of the batch; raises it if it is not tolerated."""
         what, text = describe_error(error)
         before, times = self._last.get(row, (-IN_A_ROW, 0))
         times = times + 1 if before >= now - (step > 0) else 1
@@ -103,7 +103,7 @@ class Breaks:
 
 
 def _raise(error: BaseException, why: str) -> None:
-    error.add_note(f"Podracer does not bear this exception: {why}.")
+    error.add_note(f"Podracer does not go on after this exception: {why}.")
     raise error
 
 

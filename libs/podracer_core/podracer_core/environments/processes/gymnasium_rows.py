@@ -244,7 +244,7 @@ class GymnasiumRows(Rows):
 
     def _break_off(self, rows: SharedArrays, row: int, result: Any, error: BaseException) -> None:
         """End the row's episode after an exception, or after a `result` of the wrong form. Raises it if nothing has
-        worked yet, or if it is not to be borne."""
+        worked yet, or if it is not tolerated."""
         if isinstance(error, TypeError | ValueError) and error.__traceback__ and error.__traceback__.tb_next is None:
             try:
                 check_step(self.observation_space, result)

@@ -45,7 +45,7 @@ class PreprocessVecEnv(VecEnvironment):
 
     A process that dies, or whose step takes longer than `step_timeout_s`, is replaced: its rows show reward 0, their
     last observation as the final one, truncated and not valid, and start their next episode. The same holds for a row
-    whose environment raises once it has worked (`Breaks` says which exceptions are not borne): its world is made anew.
+    whose environment raises once it has worked (`Breaks` says which exceptions are raised): its world is made anew.
     After numbers that are not finite a row starts its next episode, too. After three losses without a step between
     them, and when the user's code raises before a step has succeeded, UserCodeFailed ends it.
     """
