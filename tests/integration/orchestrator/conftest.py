@@ -278,7 +278,9 @@ class FakeLearner:
     def checkpoint(self, agent: str, steps: int, lease: pod_pb2.Lease | None = None) -> agent_pb2.CheckpointReference:
         """Write a small checkpoint, manifest last."""
         lease = lease or self.lease
-        prefix = checkpoint_prefix("default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence)
+        prefix = checkpoint_prefix(
+            lease.name.split("/")[1], lease.job_uid, agent.rpartition("/")[2], steps, lease.fence
+        )
         weights = f"weights of {agent} at {steps}".encode()
         self.store.put(f"{prefix}actor.safetensors", weights)
         manifest = Manifest((ManifestFile.describe("actor.safetensors", weights),), {"agent": agent}, {}).to_json()

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
-from podracer_core.rpc.resource_names import DEFAULT_PROJECT
+from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 
 AUTHORIZATION = "authorization"
@@ -84,8 +84,9 @@ class Authorizer:
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
         token = _bearer_token(metadata)
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
-            lease_id, fence = self._lease_tokens.verify(token)
-            return Identity(Role.LEASE, lease_id, fence)
+            name, fence = self._lease_tokens.verify(token)
+            # Tokens of the version before have only the lease's id.
+            return Identity(Role.LEASE, last_part(name), fence, frozenset(_projects(name)) or None)
         found = self._tokens.find(token)
         if found is None:
             raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
@@ -106,13 +107,17 @@ def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 # method, also those that are written tomorrow.
 
 _NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
+_POD = re.compile(r"projects/[^/]+/pods/[^/]+")
 
 
 def check_projects(identity: Identity, request: Any) -> None:
-    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for."""
+    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for.
+
+    A lease's holder may name its pod, because pods of the pool serve jobs of all projects.
+    """
     if identity.projects is None or not isinstance(request, Message):
         return
-    others = sorted(set(_projects(request)) - identity.projects)
+    others = sorted(set(_projects(request, pods=identity.role != Role.LEASE)) - identity.projects)
     if others:
         allowed = ", ".join(f"projects/{name}" for name in sorted(identity.projects))
         raise PermissionRefused(
@@ -120,19 +125,26 @@ def check_projects(identity: Identity, request: Any) -> None:
         )
 
 
-def _projects(value: Any) -> Iterator[str]:
-    """Projects named at the start of strings in a message, or in a field's value; the default for an unset `parent`."""
-    if isinstance(value, str):
-        if match := _NAME.fullmatch(value):
+def _projects(value: Any, *, pods: bool = True) -> Iterator[str]:
+    """Projects named at the start of strings in a message, or in a field's value."""
+    for text in texts(value):
+        if (match := _NAME.fullmatch(text)) and (pods or not _POD.fullmatch(text)):
             yield match[1]
+
+
+def texts(value: Any) -> Iterator[str]:
+    """The strings in a message, or in a field's value; the default project for an unset `parent`."""
+    if isinstance(value, str):
+        yield value
     elif isinstance(value, Message):
         if "parent" in value.DESCRIPTOR.fields_by_name and not value.parent:  # type: ignore[attr-defined]
-            yield DEFAULT_PROJECT
-        for _, found in value.ListFields():
-            yield from _projects(found)
+            yield f"projects/{DEFAULT_PROJECT}"
+        for field, found in value.ListFields():
+            if field.cpp_type in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE):  # many numbers take time
+                yield from texts(found)
     elif hasattr(value, "items"):  # a map
         for pair in value.items():
-            yield from _projects(pair)
+            yield from texts(pair)
     elif isinstance(value, Iterable) and not isinstance(value, bytes):  # a repeated field
         for one in value:
-            yield from _projects(one)
+            yield from texts(one)

@@ -138,6 +138,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
+        visible = current_caller().projects
 
         def operation(session: Session) -> service_pb2.ListPodsResponse:
             if request.job:
@@ -147,7 +148,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             token = found[size - 1].name if len(found) > size else ""
             uses, deadlines = pod_uses(self._orchestrator.pool_shares), self._orchestrator.deadlines
-            listed = pod_messages(session, found[:size], deadlines, uses)
+            listed = pod_messages(session, found[:size], deadlines, uses, visible)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)

@@ -27,7 +27,7 @@ from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import broken_worlds, lease_ends
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState, WorkRow
+from podracer_orchestrator.tables import LeaseRow, LeaseState, PodState, WorkRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
 from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
@@ -106,7 +106,7 @@ class LeaseOperations:
         is_round = isinstance(result, pod_pb2.TrainResult)
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
-        sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
+        sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(holder, result)
 
         def operation(session: Session) -> bool:
             lease = leases.find(session, holder)
@@ -198,14 +198,14 @@ class LeaseOperations:
             raise Fenced(f"{lease.pod} still holds its lease, but its evaluation took too long")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
-    async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
-        """Whether the checkpoint that a pod could not read is in the store as it was committed."""
+    async def _is_sound(self, holder: Holder, problem: cohort_pb2.Problem) -> bool:
+        """Whether the checkpoint of its job that a pod could not read is in the store as it was committed."""
         place = CheckpointPlace.of_object(problem.subject)
         if place is None:
             return False
 
         def committed(session: Session) -> str | None:
-            row = session.get(CheckpointRow, place.prefix)
+            row = checkpoints.of_job(session, leases.find(session, holder).job_uid, place.prefix)
             return None if row is None else row.manifest_sha256
 
         sha256 = await self._transactions.read(committed)
