@@ -77,6 +77,8 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.round_time_s = 15.0
         self.is_away = False
         self.has_nothing = False
+        self.parent: agent_pb2.Parent | None = None
+        """What every new agent starts from."""
         self.is_over = False
         self.generator_problem: cohort_pb2.Problem | None = None
         self.admission_score: float | None = None
@@ -111,6 +113,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
             agent.name = f"{job}/agents/a{next(self._numbers):04}"
             agent.algorithm = request.algorithms[0] if request.algorithms else self.algorithm
             agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+            if self.parent is not None:
+                agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+                agent.initialization.parents.append(self.parent)
         self.proposals[request.request_id] = response
         return response
 

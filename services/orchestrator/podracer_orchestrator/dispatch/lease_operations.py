@@ -20,6 +20,7 @@ from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
+from podracer_orchestrator.dispatch.store_access import StoreAccess
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
@@ -57,6 +58,7 @@ class LeaseOperations:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
+        self.access = StoreAccess(transactions, deadlines, store, clock)
         self.orders = Orders(self._actions, deadlines, changes)
         self._batcher = EvaluationBatcher(transactions, deadlines, clock)
         self._told: set[tuple[str, bool]] = set()  # the breaks of jobs, by kind, that need no further transaction
