@@ -18,7 +18,6 @@ from urllib3 import BaseHTTPResponse
 
 from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse
 from podracer_core.errors import DeadlineExpired, PermissionRefused, Unavailable
-from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import Ask, ObjectStore
 from podracer_core.storage.s3 import S3Store, make_client, mapped_errors
@@ -41,7 +40,7 @@ class LeaseAccess(Provider):
         if (now := self._clock()) >= refresh_at:
             try:
                 answer = self._ask(method, key)
-                validity_s = seconds_from_duration(answer.validity)
+                validity_s = answer.validity.ToTimedelta().total_seconds()
                 refresh_at, end_at = now + _REFRESH * validity_s, now + validity_s
                 self._waits.reset()
             except (Unavailable, DeadlineExpired):
