@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ class Authorizer:
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
             name, fence = self._lease_tokens.verify(token)
             # Tokens of the version before have only the lease's id.
-            return Identity(Role.LEASE, last_part(name), fence, frozenset(_projects(name)) or None)
+            return Identity(Role.LEASE, last_part(name), fence, frozenset(_projects([name])) or None)
         found = self._tokens.find(token)
         if found is None:
             raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
@@ -106,7 +107,7 @@ def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 # All resource names begin with their project, so one look at a request's strings, in the server's guard, covers every
 # method, also those that are written tomorrow.
 
-_NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
+_START = "projects/"
 _POD = re.compile(r"projects/[^/]+/pods/[^/]+")
 
 
@@ -117,7 +118,7 @@ def check_projects(identity: Identity, request: Any) -> None:
     """
     if identity.projects is None or not isinstance(request, Message):
         return
-    others = sorted(set(_projects(request, pods=identity.role != Role.LEASE)) - identity.projects)
+    others = sorted(_projects(texts(request), pods=identity.role != Role.LEASE) - identity.projects)
     if others:
         allowed = ", ".join(f"projects/{name}" for name in sorted(identity.projects))
         raise PermissionRefused(
@@ -125,26 +126,27 @@ def check_projects(identity: Identity, request: Any) -> None:
         )
 
 
-def _projects(value: Any, *, pods: bool = True) -> Iterator[str]:
-    """Projects named at the start of strings in a message, or in a field's value."""
-    for text in texts(value):
-        if (match := _NAME.fullmatch(text)) and (pods or not _POD.fullmatch(text)):
-            yield match[1]
+def _projects(found: Iterable[str], *, pods: bool = True) -> set[str]:
+    """The projects that names among these texts begin with."""
+    named = [text for text in found if text.startswith(_START) and (pods or not _POD.fullmatch(text))]
+    return {text.removeprefix(_START).partition("/")[0] for text in named}
 
 
-def texts(value: Any) -> Iterator[str]:
-    """The strings in a message, or in a field's value; the default project for an unset `parent`."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Message):
-        if "parent" in value.DESCRIPTOR.fields_by_name and not value.parent:  # type: ignore[attr-defined]
-            yield f"projects/{DEFAULT_PROJECT}"
-        for field, found in value.ListFields():
-            if field.cpp_type in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE):  # many numbers take time
-                yield from texts(found)
-    elif hasattr(value, "items"):  # a map
-        for pair in value.items():
-            yield from texts(pair)
-    elif isinstance(value, Iterable) and not isinstance(value, bytes):  # a repeated field
-        for one in value:
-            yield from texts(one)
+def texts(message: Message) -> list[str]:
+    """The strings in a message, and the default project for an unset `parent`."""
+    found: list[str] = []
+    if "parent" in message.DESCRIPTOR.fields_by_name and not message.parent:  # type: ignore[attr-defined]
+        found.append(f"{_START}{DEFAULT_PROJECT}")
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            found += value if field.is_repeated else [value]
+        elif field.type == field.TYPE_MESSAGE:
+            parts = value if field.is_repeated else [value]
+            if hasattr(value, "items"):  # a map
+                parts = itertools.chain.from_iterable(value.items())
+            for part in parts:
+                if isinstance(part, str):
+                    found.append(part)
+                elif isinstance(part, Message):
+                    found += texts(part)
+    return found

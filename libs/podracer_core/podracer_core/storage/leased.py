@@ -20,7 +20,7 @@ from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse
 from podracer_core.errors import DeadlineExpired, PermissionRefused, Unavailable
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.storage.object_store import Ask, ObjectStore
-from podracer_core.storage.s3 import S3Store, make_client, mapped_errors
+from podracer_core.storage.s3 import S3Store, make_client
 
 _RETRY_S = (1.0, 30.0)
 _REFRESH = 2 / 3  # of the time for which keys and URLs are valid
@@ -65,11 +65,8 @@ class LeasedStore(S3Store):
         leased._client = make_client(self._settings, access, self._http, kind)
         return leased
 
-    def check(self) -> None:
-        """Raise unless the server answers; without a lease it refuses everything."""
-        with mapped_errors(self._place):
-            self._quick_http.request("GET", self._settings.endpoint)
-        self._found = True
+    def _probe(self) -> None:
+        self._quick_http.request("GET", self._settings.endpoint)  # without a lease it refuses everything
 
 
 class _LeasedClient(Minio):

@@ -132,7 +132,7 @@ class S3Store(ObjectStore):
         if allowed; one that has disappeared is not made again, as it had objects."""
         try:
             with mapped_errors(self._place):
-                next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
+                self._probe()
         except NotFound as error:
             if self._found or not self._create:
                 raise NotFound(f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket) from error
@@ -141,6 +141,9 @@ class S3Store(ObjectStore):
         except Unavailable as error:
             raise Unavailable(error.message.replace(self._place, f"{self._place} is away", 1)) from error
         self._found = True
+
+    def _probe(self) -> None:
+        next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
 
     def put(self, key: str, data: bytes | Path) -> None:
         name = self._prefix + check_key(key)
