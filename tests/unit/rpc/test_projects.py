@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as boards
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifacts
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
@@ -70,6 +70,8 @@ def test_a_lease_may_name_its_pod_whose_project_may_be_another() -> None:
         pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x"),
     )
     check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", next=other_pod))
+    said = cohort_pb2.Problem(message="projects/other/jobs/j: so says a user's exception")
+    check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", problem=said))
     stolen = agent_pb2.CheckpointReference(prefix="projects/other/jobs/j/agents/a/checkpoints/1-1/")
     evaluation = agent_pb2.Evaluation(returns=[1.0] * 3, checkpoint=stolen)
     for request in (

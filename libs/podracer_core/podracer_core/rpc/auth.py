@@ -133,7 +133,7 @@ def _projects(found: Iterable[str], *, pods: bool = True) -> set[str]:
 
 
 def texts(message: Message) -> list[str]:
-    """The strings in a message, and the default project for an unset `parent`."""
+    """The strings in a message, and the default project for an unset `parent`. A Problem is text for people."""
     found: list[str] = []
     if "parent" in message.DESCRIPTOR.fields_by_name and not message.parent:  # type: ignore[attr-defined]
         found.append(f"{_START}{DEFAULT_PROJECT}")
@@ -147,6 +147,6 @@ def texts(message: Message) -> list[str]:
             for part in parts:
                 if isinstance(part, str):
                     found.append(part)
-                elif isinstance(part, Message):
+                elif isinstance(part, Message) and part.DESCRIPTOR.name != "Problem":
                     found += texts(part)
     return found
