@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.environments.inspection import Inspection, inspect_environment, inspect_in_process
+from podracer_core.environments.inspection import Inspection, inspect_environment
 from podracer_core.environments.processes.checker import problem_of_kind
 from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
 from podracer_core.environments.processes.local_rows import MakeEnvironment
@@ -54,7 +54,7 @@ class EnvironmentSource:
         info = find_environment(self.spec.id) if self.spec.id else None
         if self.batched or (info and (info.is_gymnasiums or batched_class(self.spec))):
             return None
-        return inspect_in_process(self.make, self.spec) if self.make else inspect_environment(self.spec)
+        return inspect_environment(self.spec, make=self.make)
 
     def open(
         self,
@@ -74,14 +74,16 @@ class EnvironmentSource:
         self, count: int, device: torch.device | str, evaluation: bool, check: Callable[[], None]
     ) -> VecEnvironment:
         if (construct := self.make) is not None:
+            if self.spec.isolation:
+                code = packed(construct, self.spec.name)
+                return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation)
 
             @functools.wraps(construct)
             def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
                 check()
                 return construct(**arguments)
 
-            own = construct if self.spec.isolation else make
-            return PreprocessVecEnv(self.spec, count, device, make=own, elastic=evaluation, waits=self.waits)
+            return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits)
         if self.batched is None:
             return make_vec_environment(self.spec, count, device, evaluation=evaluation)
         arguments = self.spec.arguments

@@ -27,7 +27,6 @@ from podracer_core.environments.processes.row_codec import (
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.processes.trace import trace
 from podracer_core.environments.spaces import (
     action_mask_size,
     check_mask,
@@ -114,11 +113,6 @@ class GymnasiumRows(Rows):
         if self._gives_masks is None:
             self._gives_masks = self._offers_masks(info)
         return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
-
-    def trace(self) -> NDArray[np.float64]:
-        """See `Rows.trace`."""
-        self.doing = "an episode"
-        return trace(self._environments, self._limits, self.observation_space)
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,19 +35,13 @@ class LocalRows(RowProcesses):
         waits: bool = False,
     ) -> None:
         """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
-        super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
+        super().__init__(spec, num_envs, 1, pictures=pictures)
         self._make, self._waits = make, waits
         self._indices: list[EnvironmentIndex] = []
         self._server = Server(self.memory)
 
-    def start(self) -> dict[str, Any]:
-        """See `RowProcesses.start`."""
-        opened = self.open()
-        self._mask_size = self._server.rows.mask_size()
-        return {**opened, "mask_size": self._mask_size}
-
     def open(self) -> dict[str, Any]:
-        """Make the environments; what they say of themselves, with the seconds of that, `start_s`."""
+        """See `RowProcesses.open`."""
         began = time.monotonic()
         drawing = {"render_mode": "rgb_array"} if self._pictures else {}
         if self._pictures:

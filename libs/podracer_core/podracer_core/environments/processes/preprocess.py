@@ -17,7 +17,6 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
 from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
-from podracer_core.environments.processes.own_code import packed
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
@@ -61,13 +60,15 @@ class PreprocessVecEnv(VecEnvironment):
         start_timeout_s: float = 120.0,
         pictures: bool = False,
         make: MakeEnvironment | None = None,
+        code: bytes = b"",
         elastic: bool = False,
         waits: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
-        this process without isolation. `waits`: steps wait more than they compute, so that each of those gets a thread.
+        this process; `waits`: their steps wait more than they compute, so that each gets a thread. `code`: makes each
+        in the processes, packed (see `own_code`).
         """
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
@@ -79,7 +80,7 @@ class PreprocessVecEnv(VecEnvironment):
         self._breaks: list[Break] = []
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
-            if make is not None and not isolated
+            if make is not None
             else RowProcesses(
                 spec,
                 num_envs,
@@ -87,7 +88,7 @@ class PreprocessVecEnv(VecEnvironment):
                 pictures=pictures,
                 step_timeout_s=step_timeout_s,
                 start_timeout_s=start_timeout_s,
-                code=b"" if make is None else packed(make, spec.name),
+                code=code,
             )
         )
         if isolated and elastic:

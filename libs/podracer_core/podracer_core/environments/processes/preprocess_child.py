@@ -9,7 +9,7 @@ the user's environment is a batched one.
                                                             -> {"made": 1} after each environment, and then the spaces,
                                                                the time limit and more, see `Rows.describe`
                                  its payload, if any: see `own_code`
-    {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows in some steps, see `trace`
+    {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows, see `Rows.trace`
     {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}

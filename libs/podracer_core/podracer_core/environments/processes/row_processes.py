@@ -33,14 +33,6 @@ class Asked(NamedTuple):
     lost: dict[int, str]
 
 
-def send_open(
-    child: ChildProcess, spec: EnvironmentSpec, count: int, *, pictures: bool = False, code: bytes = b""
-) -> None:
-    """Have a process make `count` environments."""
-    here = {"import_path": sys.path} if code else {}
-    child.send("open", code, environment=spec.to_json(), count=count, pictures=pictures, **here)
-
-
 class RowProcesses:
     """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size yet.
 
@@ -58,14 +50,14 @@ class RowProcesses:
         num_envs: int,
         count: int,
         *,
-        pictures: bool,
-        step_timeout_s: float,
-        start_timeout_s: float,
+        pictures: bool = False,
+        step_timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
         code: bytes = b"",
     ) -> None:
         self._spec = spec
         self._pictures, self._code = pictures, code
-        self._step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
+        self.step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
         # A process that looks for its next command without sleeping must not take the core of one that is at work.
         self._spins = count <= core_count()
         self._mask_size = 0
@@ -83,13 +75,16 @@ class RowProcesses:
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
+        opened = self.open()
+        self._mask_size = self.ask_first("find_masks")[0]["mask_size"]
+        return {**opened, "mask_size": self._mask_size}
+
+    def open(self) -> dict[str, Any]:
+        """Make the environments; what the first process says of its own, with the seconds of that, `start_s`."""
         try:
-            answers = self._open()
-            self.children[0].send("find_masks")
-            self._mask_size = self.children[0].receive(time.monotonic() + self._start_timeout_s)["mask_size"]
+            return self._open()[0]
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
-        return {**answers[0], "mask_size": self._mask_size}
 
     def map(self) -> None:
         """Have the processes attach the memory, which has its size by now; start those that shall act and do not yet
@@ -121,7 +116,7 @@ class RowProcesses:
                 child.send(command, payloads[index] if payloads else b"")
             except ChildLost as error:
                 asked.lost[index] = error.message
-        deadline = time.monotonic() + self._step_timeout_s
+        deadline = time.monotonic() + self.step_timeout_s
         for index, child in enumerate(children):
             if index not in asked.lost:
                 try:
@@ -134,7 +129,7 @@ class RowProcesses:
         """The first process's answer to `command`. Raises UserCodeFailed if that process is lost."""
         try:
             self.children[0].send(command)
-            return self.children[0].receive_payload(time.monotonic() + self._step_timeout_s)
+            return self.children[0].receive_payload(time.monotonic() + self.step_timeout_s)
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
@@ -155,6 +150,11 @@ class RowProcesses:
         """The error to raise if a lost process cannot be replaced."""
         return UserCodeFailed(message, user_traceback=self.output.after(""), environment=self._spec.name)
 
+    def kill(self) -> None:
+        """End the processes at once; another thread may be waiting for them, and has to call `close`."""
+        for child in list(self.children):
+            child.kill()
+
     def close(self) -> None:
         """End the processes and give back the memory."""
         ChildProcess.end_all(self.children)
@@ -165,8 +165,9 @@ class RowProcesses:
         return ChildProcess(self._spec.name, self.memory, spins=self._spins, output=self.output)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
-        pictures = self._pictures and rows.start == 0
-        send_open(child, self._spec, rows.stop - rows.start, pictures=pictures, code=self._code)
+        pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start
+        here = {"import_path": sys.path} if self._code else {}
+        child.send("open", self._code, environment=self._spec.to_json(), count=count, pictures=pictures, **here)
 
     def _map(self, child: ChildProcess, rows: slice, deadline: float) -> None:
         child.send("map", num_envs=self._num_envs, first=rows.start, mask_size=self._mask_size)
