@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -51,16 +51,17 @@ class GymnasiumRows(Rows):
         max_episode_steps: int | None,
         pictures: bool,
         make: Callable[[int], gymnasium.Env[Any, Any]],
+        held: Iterable[Any] = (),
     ) -> None:
         """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
-        for a row, after an exception."""
+        for a row, after an exception. `held` is closed with them."""
         super().__init__()
         self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
         self.action_space = required_space(environments[0], "action_space")
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
-        self._make, self._limit = make, max_episode_steps or _NO_LIMIT
+        self._make, self._held, self._limit = make, held, max_episode_steps or _NO_LIMIT
         limits = [min(limit, self._limit) for _, limit in unwrapped]
         self._limits = limits
         # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the id.
@@ -184,12 +185,12 @@ class GymnasiumRows(Rows):
 
     def close(self) -> None:
         """See `Rows.close`: each is closed, even if another one fails."""
-        for environment in self._environments:
-            self._close(environment)
+        for each in [*self._environments, *self._held]:
+            self._close(each)
 
-    def _close(self, environment: gymnasium.Env[Any, Any]) -> None:
+    def _close(self, each: Any) -> None:
         try:
-            environment.close()
+            each.close()
         except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
             traceback.print_exc(file=sys.stderr)
 
