@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 _STACK = "stack frames with a wrapper: gymnasium.wrappers.FrameStackObservation"
 _SCHEDULE = "learning_rate_schedule"
@@ -87,9 +87,14 @@ def advice(name: str, known: Collection[str], *, most: int = 2) -> str:
     by_plain = {_plain(each): each for each in known}
     if _plain(name) in by_plain:
         return f"did you mean {by_plain[_plain(name)]}?"
-    nearest = difflib.get_close_matches(name, known, n=most, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(known)}"
-    return counterpart(name, known) or hint
+    return counterpart(name, known) or did_you_mean(name, known, f"expected one of {', '.join(known)}", most=most)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, most: int = 3) -> str:
+    """A question with the names that are spelt alike, however they are capitalized; `otherwise` if none is."""
+    by_spelling = {each.casefold(): each for each in sorted(known)}
+    nearest = difflib.get_close_matches(name.casefold(), by_spelling, n=most, cutoff=0.5)
+    return f"did you mean {' or '.join(by_spelling[each] for each in nearest)}?" if nearest else otherwise
 
 
 def schedule_advice(value: object) -> str:

@@ -66,40 +66,24 @@ class EnvironmentSource:
     ) -> VecEnvironment:
         """`count` environments on `device`; the caller closes them. `check` is called before each one that is made in
         this process; it raises to cancel. Raises InvalidInput, and the code's own errors."""
-        environment = self._open(count, device, evaluation, check)
-        environment.evaluation_steps = self.spec.evaluation_steps
-        return environment
+        if (construct := self.make) is None:
+            return make_vec_environment(self.spec, count, device, evaluation=evaluation, own=self.batched)
+        if self.spec.isolation:
+            code = packed(construct, self.spec.name)
+            return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation)
 
-    def _open(
-        self, count: int, device: torch.device | str, evaluation: bool, check: Callable[[], None]
-    ) -> VecEnvironment:
-        if (construct := self.make) is not None:
-            if self.spec.isolation:
-                code = packed(construct, self.spec.name)
-                return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation)
+        @functools.wraps(construct)
+        def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
+            check()
+            return construct(**arguments)
 
-            @functools.wraps(construct)
-            def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
-                check()
-                return construct(**arguments)
-
-            return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits)
-        if self.batched is None:
-            return make_vec_environment(self.spec, count, device, evaluation=evaluation)
-        arguments = self.spec.arguments
-        if self.spec.max_episode_steps is not None:
-            arguments["max_episode_steps"] = self.spec.max_episode_steps
-        if self.batched.deterministic_evaluation:
-            arguments["evaluation"] = evaluation
-        constructor: Any = self.batched
-        made: VecEnvironment = constructor(count, device=device, **arguments)
-        return made
+        return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits)
 
     def device(self, wanted: str) -> str:
         """The device to step them on, by `device_for`; the caller's own batched class is trusted to run on a GPU."""
-        if self.batched is not None and wanted == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        return "cpu" if self.make is not None and wanted == "auto" else device_for(wanted, self.spec)
+        if wanted == "auto" and (self.batched or self.make):
+            return "cuda" if self.batched and torch.cuda.is_available() else "cpu"
+        return device_for(wanted, self.spec)
 
     def overlapping(self) -> Self:
         """The same for steps that wait more than they compute: all environments step at the same time."""
@@ -111,14 +95,11 @@ class EnvironmentSource:
 
     def proof(self) -> IsolationProof | None:
         """The proof that its environments share state, not begun; None if there is nothing to prove, or no way to."""
-        if self.batched is not None or self.spec.isolation:
-            return None
-        if self.make is None:
-            return isolation_proof(self.spec)
         try:
-            return IsolationProof(self.spec, packed(self.make, self.spec.name))
+            code = packed(self.make, self.spec.name) if self.make else b""
         except InvalidInput:
             return None
+        return None if self.batched else isolation_proof(self.spec, code)
 
     @property
     def all_alike(self) -> bool:

@@ -32,7 +32,7 @@ class IsolationProof:
     """
 
     def __init__(self, spec: EnvironmentSpec, code: bytes = b"") -> None:
-        """`code`: what makes an environment, packed (see `own_code`). A thread begins with `start`."""
+        """`code`: what makes an environment, packed (see `own_code`)."""
         self._spec, self._code = spec, code
         self._processes: list[RowProcesses] = []
         self._closed = self._shares_state = False
@@ -106,8 +106,8 @@ def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
     return np.allclose(one[:rows], other[:rows], **_TOLERANCE, equal_nan=True)
 
 
-def isolation_proof(spec: EnvironmentSpec) -> IsolationProof | None:
-    """A proof for an environment; None if it is isolated or batched, or one of Gymnasium's own, of which it is known
-    that they share nothing."""
+def isolation_proof(spec: EnvironmentSpec, code: bytes = b"") -> IsolationProof | None:
+    """A proof for an environment, not begun; None if it is isolated or batched, or one of Gymnasium's own, of which it
+    is known that they share nothing."""
     known = bool(spec.id) and find_environment(spec.id).is_gymnasiums
-    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec))
+    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec), code)

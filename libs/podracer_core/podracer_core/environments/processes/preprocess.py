@@ -75,6 +75,7 @@ class PreprocessVecEnv(VecEnvironment):
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
+        self.evaluation_steps = spec.evaluation_steps
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
