@@ -120,28 +120,24 @@ def find_source(
     """
     given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
     _refuse_others(named)
-    if isinstance(environment, str):
-        make: Any = None
-        if find_environment(environment).backend == "gymnasium" and _is_registered_here(environment):
-            registered = gymnasium.registry[environment]  # another process does not know the id
-            make = partial(gymnasium.make, registered, disable_env_checker=True)
-    else:
-        make = None if _is_batched(named) else named
-    unstored = [] if make is None else [name for name, value in given.items() if not _is_json(value)]
-    kept = {name: f"{_UNSTORED}{type(given[name]).__name__}" if name in unstored else given[name] for name in given}
+    is_id = isinstance(named, str)
+    make: Any = None if is_id else named
+    if is_id and find_environment(named).backend == "gymnasium" and _is_registered_here(named):
+        # Another process does not know the id.
+        make = partial(gymnasium.make, gymnasium.registry[named], disable_env_checker=True)
+    batched = make if inspect.isclass(make) and issubclass(make, VecEnvironment) else None
+    if batched and isolation:
+        text = f"{_entry_point(named)} makes all environments of a batch as one"
+        raise _refused(f"{text}: isolation is for a gymnasium.Env")
+    unstored = {} if make is batched else {name: value for name, value in given.items() if not _is_json(value)}
+    kept = given | {name: f"{_UNSTORED}{type(value).__name__}" for name, value in unstored.items()}
     if unstored:
-        make = update_wrapper(partial(_made_with, make, {name: given[name] for name in unstored}), make)
-    name = ("", _entry_point(named)) if not isinstance(environment, str) else (environment, "")
-    spec = EnvironmentSpec(*name, kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation)
-    if not isinstance(environment, str) and make is None:
-        if isolation:
-            raise _refused(f"{spec.name} makes all environments of a batch as one: isolation is for a gymnasium.Env")
-        return EnvironmentSource(spec, batched=named)
-    strange = next((name for name, value in kept.items() if not _is_json(value)), "")
-    if strange and isinstance(environment, str):
-        value, call = type(given[strange]).__name__, f"lambda: gymnasium.make({environment!r}, {strange}=…)"
-        raise _refused(f"{strange} is a {value}, which cannot be sent to the environment's process: pass {call}")
-    return EnvironmentSource(spec, make)
+        make = update_wrapper(partial(_made_with, make, unstored), make)
+    spec = EnvironmentSpec(
+        named if is_id else "", "" if is_id else _entry_point(named),
+        kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation,
+    )  # fmt: skip
+    return EnvironmentSource(spec, None if batched else make, batched)
 
 
 _UNSTORED = "not stored: "  # begins the note in place of a value that is no JSON
@@ -157,10 +153,6 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _is_batched(named: Any) -> bool:
-    return inspect.isclass(named) and issubclass(named, VecEnvironment)
 
 
 def _refuse_others(named: Any) -> None:

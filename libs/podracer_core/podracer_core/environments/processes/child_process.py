@@ -42,11 +42,10 @@ class ChildLost(PodracerError):
 
 class ChildProcess:
     """One process and the parent's end of its socket. `name` is the environment's, for messages; `spins` is
-    `Channel`'s. `output` takes what it prints; None: one of its own."""
+    `Channel`'s. `output` takes what it prints."""
 
-    def __init__(self, name: str, memory: int, *, spins: bool = False, output: ChildOutput | None = None) -> None:
-        self._name = name
-        self.output, self._owns_output = output or ChildOutput(), output is None
+    def __init__(self, name: str, memory: int, output: ChildOutput, *, spins: bool) -> None:
+        self._name, self._output = name, output
         self._command = ""
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, spins=spins)
@@ -58,7 +57,7 @@ class ChildProcess:
                 [sys.executable, "-P", "-m", _MODULE, *map(str, numbers)],
                 pass_fds=(theirs.fileno(), memory),
                 stdin=subprocess.DEVNULL,
-                stderr=self.output.stderr,
+                stderr=output.stderr,
                 env=scrubbed_environment(os.environ),
                 process_group=0,
             )
@@ -127,8 +126,6 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        if self._owns_output:
-            self.output.close()
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:
@@ -166,7 +163,7 @@ class ChildProcess:
         message = f"{self._name}: {message}"
         if kind == "invalid":
             return InvalidInput(message, environment=self._name)
-        return UserCodeFailed(message, user_traceback=self.output.after(traceback), environment=self._name)
+        return UserCodeFailed(message, user_traceback=self._output.after(traceback), environment=self._name)
 
 
 def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:

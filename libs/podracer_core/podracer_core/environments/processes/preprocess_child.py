@@ -48,10 +48,10 @@ from typing import Any
 
 import gymnasium
 
+from podracer_core.catalogue.environments.packages import install_advice
 from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, open_gymnasium
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.hints import hint
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
@@ -152,6 +152,23 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
     if what_to_do := hint(error):
         message = f"{message.rstrip('.')}; {what_to_do}"
     return {"kind": "user_code", "message": f"{doing} raised {message}", "traceback": text}
+
+
+def hint(error: BaseException) -> str:
+    """A sentence for a file that is not here, or a missing module; empty for other errors."""
+    if isinstance(error, FileNotFoundError):
+        named = re.match(r"(\S+) not found", str(error))  # as NumPy says it
+        file = Path(str(error.filename or (named[1] if named else "/")))
+        if not file.is_absolute():
+            beside = f'Path(__file__).parent / "{file.name}"'
+            ways = f"put the file beside your module and open {beside}, or name it under `data`"
+            return f"a relative path is right in one folder only: {ways}"
+        if str(file.parent) in sys.path:
+            return "only what `environment.code` names is sent here: name the folder that holds this file"
+    if isinstance(error, ModuleNotFoundError):
+        top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
+        return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
+    return ""
 
 
 def _exit_with_parent(connection: int) -> None:
