@@ -19,7 +19,7 @@ from podracer_core.environments.processes.exchange import SharedArrays, map_memo
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
-from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
+from podracer_core.environments.vec_environment import Break, Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
@@ -79,18 +79,11 @@ class PreprocessVecEnv(VecEnvironment):
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
+        limits_s = {"step_timeout_s": step_timeout_s, "start_timeout_s": start_timeout_s}
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
             if make is not None
-            else RowProcesses(
-                spec,
-                num_envs,
-                min(wanted, num_envs),
-                pictures=pictures,
-                step_timeout_s=step_timeout_s,
-                start_timeout_s=start_timeout_s,
-                code=code,
-            )
+            else RowProcesses(spec, num_envs, min(wanted, num_envs), pictures=pictures, code=code, **limits_s)
         )
         if isolated and elastic:
             self.most_at_once, self._processes.acting = MOST_ISOLATED, 1
@@ -127,19 +120,8 @@ class PreprocessVecEnv(VecEnvironment):
         self._processes.map()
         arrays = map_memory(self._processes.memory, *layout)
         self._arrays = SharedArrays(*(getattr(arrays, name)[: self.num_envs] for name in SharedArrays.__slots__))
-        self._step = self._shared_step()
+        self._step = step_over(self._arrays)
         self._action = torch.from_numpy(self._arrays.action)
-
-    def _shared_step(self) -> Step:
-        return Step(
-            observation=torch.from_numpy(self._arrays.observation),
-            reward=torch.from_numpy(self._arrays.reward),
-            terminated=torch.from_numpy(self._arrays.terminated),
-            truncated=torch.from_numpy(self._arrays.truncated),
-            final_observation=torch.from_numpy(self._arrays.final_observation),
-            action_mask=torch.from_numpy(self._arrays.action_mask) if self.has_action_mask else None,
-            valid=torch.from_numpy(self._arrays.valid),
-        )
 
     @property
     def action_mask(self) -> Tensor | None:
@@ -304,13 +286,10 @@ class PreprocessVecEnv(VecEnvironment):
 
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:
     """`step` in `out`, or in new tensors on `device`."""
-    names = ("observation", "reward", "terminated", "truncated", "final_observation", "valid")
-    mask = step.action_mask
+    tensors = {name: tensor for name in Step.__slots__ if (tensor := getattr(step, name)) is not None}
     if out is None:
-        moved = {name: getattr(step, name).to(device) for name in names}
-        return Step(action_mask=mask if mask is None else mask.to(device), **moved)
-    for name in names:
-        getattr(out, name).copy_(getattr(step, name))
-    if mask is not None and out.action_mask is not None:
-        out.action_mask.copy_(mask)
+        return Step(**{"action_mask": None} | {name: tensor.to(device) for name, tensor in tensors.items()})
+    for name, tensor in tensors.items():
+        if (place := getattr(out, name)) is not None:
+            place.copy_(tensor)
     return out
