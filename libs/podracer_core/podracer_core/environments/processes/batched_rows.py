@@ -149,9 +149,8 @@ class BatchedRows(Rows):
         instance. Raises the exception if it is not tolerated."""
         arrays = self.arrays
         self._note(error, (self._steps - self._began_at).tolist())
-        for name, value in (("final_observation", 0), ("reward", 0), ("terminated", False), ("valid", False)):
-            getattr(arrays, name).fill(value)
-        arrays.truncated.fill(True)
+        arrays.final_observation.fill(0)
+        arrays.break_off(slice(None))
         self.start()
 
     def _note(self, error: BaseException, steps: list[int]) -> None:

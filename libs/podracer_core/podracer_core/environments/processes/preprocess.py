@@ -15,7 +15,7 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
-from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
+from podracer_core.environments.processes.exchange import map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
@@ -118,8 +118,7 @@ class PreprocessVecEnv(VecEnvironment):
             self._processes.spread(self._capacity, self._capacity)
             self._processes.acting = self.num_envs
         self._processes.map()
-        arrays = map_memory(self._processes.memory, *layout)
-        self._arrays = SharedArrays(*(getattr(arrays, name)[: self.num_envs] for name in SharedArrays.__slots__))
+        self._arrays = map_memory(self._processes.memory, *layout)[: self.num_envs]
         self._step = step_over(self._arrays)
         self._action = torch.from_numpy(self._arrays.action)
 
@@ -273,10 +272,7 @@ class PreprocessVecEnv(VecEnvironment):
             raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
         rows, arrays = self._processes.rows[index], self._arrays
         arrays.final_observation[rows] = arrays.observation[rows]
-        arrays.reward[rows] = 0
-        arrays.terminated[rows] = False
-        arrays.truncated[rows] = True
-        arrays.valid[rows] = False
+        arrays.break_off(rows)
         arrays.episode[rows] += 1
         what = reason.removeprefix(f"{self.name}: ")
         if len(self._breaks) < _MOST_BREAKS:

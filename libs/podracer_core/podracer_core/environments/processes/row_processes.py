@@ -64,14 +64,13 @@ class RowProcesses:
         self.spread(num_envs, count)
         self.children: list[ChildProcess] = []
         self._mapped = 0  # of them
-        self.memory = create_memory()
+        self.memory, self.output = create_memory(), ChildOutput()
 
     def spread(self, num_envs: int, count: int) -> None:
         """Let `count` processes have `num_envs` rows, before any is mapped."""
         self._num_envs = num_envs
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
-        self.output = ChildOutput()
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""

@@ -122,9 +122,7 @@ class Rows(ABC):
         """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of these."""
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
-        own = slice(first, first + self.count)
-        self._first = first
-        self._arrays = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
+        self._first, self._arrays = first, arrays[first : first + self.count]
 
     def take_breaks(self) -> list[dict[str, Any]]:
         """See `VecEnvironment.take_breaks`, as JSON values."""
