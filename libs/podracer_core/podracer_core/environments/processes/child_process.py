@@ -75,12 +75,8 @@ class ChildProcess:
         except OSError as error:
             raise self._lost() from error
 
-    def receive(self, deadline: float) -> dict[str, Any]:
-        """The answer to the last command, without its payload; see `receive_payload`."""
-        return self.receive_payload(deadline)[0]
-
-    def receive_payload(self, deadline: float) -> tuple[dict[str, Any], bytes]:
-        """The answer to the last command.
+    def receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """The answer to the last command, and its payload.
 
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
         or InvalidInput for an error in the user's code. With each environment that was made the time begins anew.

@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments.packages import install_advice
 from podracer_core.environments.processes.breaks import describe_error
@@ -85,9 +86,6 @@ class Server:
                 return self.open(partial(_open_rows, **message, code=payload, tell=self.tell)), b""
             case "inspect":
                 return self.rows.inspect(), b""
-            case "trace":
-                shown = self.rows.trace()
-                return {"shape": shown.shape}, shown.tobytes()
             case "find_masks":
                 return {"mask_size": self.rows.mask_size()}, b""
             case "map":
@@ -100,9 +98,9 @@ class Server:
                 return {"possible": self.rows.set_ages(payload)}, b""
             case "play_once":
                 return {"possible": self.rows.play_once()}, b""
-            case "frame":
-                frame = self.rows.frame()
-                return {"shape": frame.shape}, frame.tobytes()
+            case "frame" | "trace" as name:
+                array: NDArray[Any] = getattr(self.rows, name)()
+                return {"shape": array.shape}, array.tobytes()
             case "state":
                 return {}, self.rows.state()
             case "load_state":

@@ -104,7 +104,7 @@ class RowProcesses:
         self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
         for child, own in zip(self.children[first:], rows, strict=True):
             self._send_open(child, own)
-        return [child.receive(time.monotonic() + self._start_timeout_s) for child in self.children[first:]]
+        return [child.receive(time.monotonic() + self._start_timeout_s)[0] for child in self.children[first:]]
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""
@@ -119,7 +119,7 @@ class RowProcesses:
         for index, child in enumerate(children):
             if index not in asked.lost:
                 try:
-                    asked.answers.append(child.receive_payload(deadline))
+                    asked.answers.append(child.receive(deadline))
                 except ChildLost as error:
                     asked.lost[index] = error.message
         return asked
@@ -128,7 +128,7 @@ class RowProcesses:
         """The first process's answer to `command`. Raises UserCodeFailed if that process is lost."""
         try:
             self.children[0].send(command)
-            return self.children[0].receive_payload(time.monotonic() + self.step_timeout_s)
+            return self.children[0].receive(time.monotonic() + self.step_timeout_s)
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
@@ -141,7 +141,7 @@ class RowProcesses:
             child.receive(deadline)
             self._map(child, self.rows[index], deadline)
             child.send("start")
-            return child.receive(deadline)
+            return child.receive(deadline)[0]
         except ChildLost as again:
             raise self.failed(again.message) from again
 
