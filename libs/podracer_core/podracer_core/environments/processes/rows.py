@@ -80,7 +80,7 @@ class Rows(ABC):
         size_memory(memory, self.count, observation_array_space(self.observation_space), self.action_space, masked)
         self.map(memory, self.count, 0, masked)
         os.close(memory)
-        rows, end = self.arrays, time.monotonic() + _LONGEST_TRACE_S
+        rows = self.arrays
         rows.seed[:] = np.arange(self.count)
         # Copies: a class may have one space for all worlds, and a space draws from its own state.
         spaces = [copy.deepcopy(self.action_space) for _ in range(self.count)]
@@ -88,6 +88,7 @@ class Rows(ABC):
             space.seed(row)
         shown: list[NDArray[np.float64]] = []
         self.start()
+        end = time.monotonic() + _LONGEST_TRACE_S
         while len(shown) < _TRACED_STEPS and rows.episode[0] < _TRACED_EPISODES and time.monotonic() < end:
             for row, space in enumerate(spaces):
                 action = sample_allowed(space, rows.action_mask[row] if masked else None)
