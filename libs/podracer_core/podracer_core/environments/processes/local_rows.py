@@ -34,17 +34,17 @@ class LocalRows(RowProcesses):
     ) -> None:
         """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
         super().__init__(spec, num_envs, 1, pictures=pictures)
-        self._make, self._waits = make, waits
+        self._make, self._waits, self._count = make, waits, num_envs
         self._server = Server(self.memory)
 
     def open(self) -> dict[str, Any]:
         """See `RowProcesses.open`."""
-        make, given = self._make, (self._spec.to_json(), self._num_envs, self._pictures)
+        make, given = self._make, (self._spec.to_json(), self._count, self._pictures)
         return self._server.open(lambda: open_gymnasium(make, *given, in_threads=self._waits))
 
-    def map(self) -> None:
+    def map(self, num_envs: int) -> None:
         """See `RowProcesses.map`."""
-        self._server.rows.map(self.memory, self._num_envs, 0, self._mask_size)
+        self._server.rows.map(self.memory, num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """See `RowProcesses.ask`."""

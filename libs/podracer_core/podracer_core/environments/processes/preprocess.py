@@ -79,14 +79,15 @@ class PreprocessVecEnv(VecEnvironment):
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
+        if isolated and elastic:
+            self.most_at_once = MOST_ISOLATED
+        started = num_envs if self.most_at_once is None else 1
         limits_s = {"step_timeout_s": step_timeout_s, "start_timeout_s": start_timeout_s}
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
             if make is not None
-            else RowProcesses(spec, num_envs, min(wanted, num_envs), pictures=pictures, code=code, **limits_s)
+            else RowProcesses(spec, started, min(wanted, started), pictures=pictures, code=code, **limits_s)
         )
-        if isolated and elastic:
-            self.most_at_once, self._processes.acting = MOST_ISOLATED, 1
         self._finalizer = weakref.finalize(self, self._processes.close)
         try:
             self._mask_size = self._open()
@@ -115,9 +116,8 @@ class PreprocessVecEnv(VecEnvironment):
         if is_first:
             size_memory(self._processes.memory, *layout)
         if self.most_at_once is not None:
-            self._processes.spread(self._capacity, self._capacity)
-            self._processes.acting = self.num_envs
-        self._processes.map()
+            self._processes.spread(self.num_envs, self.num_envs)
+        self._processes.map(self._capacity)
         self._arrays = map_memory(self._processes.memory, *layout)[: self.num_envs]
         self._step = step_over(self._arrays)
         self._action = torch.from_numpy(self._arrays.action)

@@ -38,11 +38,7 @@ class RowProcesses:
 
     The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an environment, packed
     (see `own_code`).
-
-    acting   the number of processes that are asked, from the first on; None: all
     """
-
-    acting: int | None = None
 
     def __init__(
         self,
@@ -58,8 +54,6 @@ class RowProcesses:
         self._spec = spec
         self._pictures, self._code = pictures, code
         self.step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
-        # A process that looks for its next command without sleeping must not take the core of one that is at work.
-        self._spins = count <= core_count()
         self._mask_size = 0
         self.spread(num_envs, count)
         self.children: list[ChildProcess] = []
@@ -67,10 +61,11 @@ class RowProcesses:
         self.memory, self.output = create_memory(), ChildOutput()
 
     def spread(self, num_envs: int, count: int) -> None:
-        """Let `count` processes have `num_envs` rows, before any is mapped."""
-        self._num_envs = num_envs
+        """Let the first `count` processes have `num_envs` rows; one that is mapped has to keep its own."""
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
+        # A process that looks for its next command without sleeping must not take the core of one that is at work.
+        self._spins = count <= core_count()
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
@@ -85,9 +80,10 @@ class RowProcesses:
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
-    def map(self) -> None:
-        """Have the processes attach the memory, which has its size by now; start those that shall act and do not yet
-        run."""
+    def map(self, num_envs: int) -> None:
+        """Have the processes attach the memory, which has room for `num_envs` rows by now; start those that have rows
+        and do not yet run."""
+        self._num_envs = num_envs
         try:
             self._open()
             deadline = time.monotonic() + self._start_timeout_s
@@ -98,9 +94,9 @@ class RowProcesses:
             raise self.failed(lost.message) from lost
 
     def _open(self) -> list[dict[str, Any]]:
-        """Start the acting processes that do not run yet; their answers."""
+        """Start the processes that have rows and do not run yet; their answers."""
         first = len(self.children)
-        rows = self.rows[first : self.acting]
+        rows = self.rows[first:]
         self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
         for child, own in zip(self.children[first:], rows, strict=True):
             self._send_open(child, own)
@@ -109,7 +105,7 @@ class RowProcesses:
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""
         asked = Asked([], {})
-        children = self.children[: self.acting]
+        children = self.children[: len(self.rows)]
         for index, child in enumerate(children):
             try:
                 child.send(command, payloads[index] if payloads else b"")
