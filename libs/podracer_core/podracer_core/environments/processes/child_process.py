@@ -104,20 +104,9 @@ class ChildProcess:
             raise self._failure(**answer["error"])
         return answer, payload
 
-    def hang_up(self) -> None:
-        """Ask the process to end."""
-        self._channel.close()
-
-    def end(self, deadline: float) -> None:
-        """Hang up and wait for the process to end, until `deadline` (of `time.monotonic`); then kill it."""
-        self.hang_up()
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        self.kill()
-
     def kill(self) -> None:
         """End the process and those of its group at once."""
-        self.hang_up()
+        self._channel.close()
         if self._process.returncode is None:  # not reaped yet, so the group's number cannot be another's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -128,10 +117,17 @@ class ChildProcess:
         """End several processes in parallel: each has a few seconds to clean up."""
         deadline = time.monotonic() + _CLOSING_S
         for child in children:
-            child.hang_up()
+            child._channel.close()  # it ends then
         for child in children:
-            child.end(deadline)
+            child._has_ended_by(deadline)
+            child.kill()
         children.clear()
+
+    def _has_ended_by(self, deadline: float) -> bool:
+        """Whether the process ends until `deadline` (of `time.monotonic`)."""
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether the process has ended, without reaping it."""
@@ -144,10 +140,7 @@ class ChildProcess:
 
     def _lost(self) -> ChildLost:
         """The error for a closed socket."""
-        deadline = time.monotonic() + _CLOSING_S
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        ended = self._has_ended()
+        ended = self._has_ended_by(time.monotonic() + _CLOSING_S)
         self.kill()
         if not ended:
             return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")

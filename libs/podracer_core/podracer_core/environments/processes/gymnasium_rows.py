@@ -6,7 +6,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from podracer_core.environments.processes.breaks import IN_A_ROW, name_number
 from podracer_core.environments.processes.checker import Checker, required_space
 from podracer_core.environments.processes.exchange import SharedArrays
-from podracer_core.environments.processes.in_thread import InThread, begin_steps
+from podracer_core.environments.processes.in_thread import InThread
 from podracer_core.environments.processes.row_codec import (
     NotFinite,
     action_reader,
@@ -213,7 +213,7 @@ class GymnasiumRows(Rows):
         row = -1
         read = self._read_actions(actions)
         if self._acting and isinstance(self._acting[0], InThread):
-            read = begin_steps(self._acting, read)
+            read = [cast("InThread", each).begin(action) for each, action in zip(self._acting, read, strict=True)]
         turns = zip(self._acting_rows, self._acting, read, strict=True)
         while True:
             try:
