@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
-from podracer_core.environments.inspection import Inspection, inspect_in_process
+from podracer_core.environments.inspection import Inspection, inspect_environment
 from podracer_core.environments.processes import checker
 from podracer_core.errors import InvalidInput
 
@@ -44,7 +44,7 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 def inspect(environment: Callable[..., Any]) -> Inspection:
-    return inspect_in_process(environment, EnvironmentSpec(entry_point="shop:Shop"))
+    return inspect_environment(EnvironmentSpec(entry_point="shop:Shop"), make=environment)
 
 
 def changed(**values: Callable[[Any], Any]) -> Callable[[Result], Any]:
@@ -169,11 +169,11 @@ def test_warnings() -> None:
     assert bound.startswith("an action may be as large as 1e+06")
     (precision,) = inspect(lambda: Clock(observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float64))).warnings
     assert precision.startswith("number 0 of the observation lay between 1700000000 and 1700")
-    assert inspect(lambda: Plain(action_space=spaces.Box(-3.4e38, 3.4e38, (1,)))).warnings == ()
+    assert not inspect(lambda: Plain(action_space=spaces.Box(-3.4e38, 3.4e38, (1,)))).warnings
     found = inspect(
         lambda: Described(observation_space=spaces.Dict(numbers=Plain().observation_space, mission=spaces.Text(9)))
     )
-    assert found.warnings == ("'mission' is left out of the observations: it is text",)
+    assert found.warnings == ["'mission' is left out of the observations: it is text"]
     assert unreachable(EnvironmentSpec("CartPole-v1"), 600.0) == [
         "the target 600 cannot be reached: the most that an episode of CartPole-v1 gives is 500"
     ]

@@ -126,19 +126,11 @@ def test_spaces_without_a_size_are_refused(space: gymnasium.Space[Any]) -> None:
             action_array_space(each)
 
 
-@pytest.mark.parametrize(
-    ("space", "instead"),
-    [
-        (spaces.MultiDiscrete([[2, 3], [2, 3]]), r"MultiDiscrete\(\[2, 3, 2, 3\]\)"),
-        (spaces.MultiBinary((2, 2)), r"MultiDiscrete\(\[2, 2, 2, 2\]\)"),
-        (spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), r"MultiDiscrete\(\[3, 2, 2\]\)"),
-        (spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Box(0, 1, ())), "one Box of 3 numbers"),
-        (spaces.Dict(gas=spaces.Box(0, 1, (1,)), gear=spaces.Discrete(3)), "gas has numbers, gear has choices"),
-    ],
-    ids=str,
-)
-def test_a_refusal_of_actions_names_what_would_be_right(space: gymnasium.Space[Any], instead: str) -> None:
-    with pytest.raises(InvalidInput, match=f"are not supported; use .*{instead}"):
+def test_a_refusal_of_actions_names_them_and_what_would_be_right() -> None:
+    space = spaces.Dict(gas=spaces.Box(0, 1, (1,)), gear=spaces.Discrete(3))
+    with pytest.raises(
+        InvalidInput, match=r"in Dict\(gas: Box\(1,\), gear: Discrete\(3\)\) are not .*one for all parts"
+    ):
         action_array_space(space)
 
 

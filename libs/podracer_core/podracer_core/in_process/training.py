@@ -232,7 +232,7 @@ class _Training:
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
-        require_room(cohort, envs, environment.observation_space, self._device)
+        require_room(cohort, envs, environment.observation_space, environment.action_space, self._device)
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 
