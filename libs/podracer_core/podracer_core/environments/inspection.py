@@ -25,6 +25,7 @@ class Inspection(NamedTuple):
     warnings         sentences on what trains but may surprise
     start_s, step_s  seconds that one environment and one step of it take; 0 if unknown
     waits            a step waits more than it computes, as a simulator behind a connection does
+    observation_origin  the spec's, or one that keeps apart what float32 does not
     """
 
     observation_space: Space
@@ -36,6 +37,7 @@ class Inspection(NamedTuple):
     start_s: float = 0.0
     step_s: float = 0.0
     waits: bool = False
+    observation_origin: tuple[float, ...] = ()
 
 
 def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 120.0) -> Inspection:
@@ -70,19 +72,19 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 120.0) -> Insp
     finally:
         ChildProcess.end_all(children)
         os.close(memory)
-    return _inspection(opened, report)
+    return _inspection(spec, opened, report)
 
 
 def inspect_in_process(make: MakeEnvironment, spec: EnvironmentSpec) -> Inspection:
     """`inspect_environment` of what `make` makes, in this process. The code's own exceptions are raised unchanged."""
     rows = LocalRows(make, spec, 1)
     try:
-        return _inspection(rows.open(), rows.ask_first("inspect")[0])
+        return _inspection(spec, rows.open(), rows.ask_first("inspect")[0])
     finally:
         rows.close()
 
 
-def _inspection(opened: dict[str, Any], report: dict[str, Any]) -> Inspection:
+def _inspection(spec: EnvironmentSpec, opened: dict[str, Any], report: dict[str, Any]) -> Inspection:
     """The inspection of rows that describe themselves as `opened` (see `Rows`), with the report of `Checker`."""
     return Inspection(
         from_json(opened["observation_space"]),
@@ -94,4 +96,5 @@ def _inspection(opened: dict[str, Any], report: dict[str, Any]) -> Inspection:
         opened.get("start_s", 0.0),
         report.get("step_s", 0.0),
         report.get("waits", False),
+        spec.observation_origin or tuple(report.get("origin", ())),
     )

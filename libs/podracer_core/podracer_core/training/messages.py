@@ -84,7 +84,8 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
         shares_state = proof is not None and proof.shares_state(deadline=deadline)
-    preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
+    texts = found.preparation, treatment(found.observation_space, found.observation_origin)
+    preparation = "\n".join(filter(None, texts))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     description = description_to_message(
@@ -98,6 +99,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         step_s=found.step_s,
     )
     description.waits = found.waits
+    description.observation_origin.extend(found.observation_origin)
     if found.start_s > 0.0:
         description.start_time.FromNanoseconds(int(found.start_s * 1e9))
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

@@ -59,7 +59,8 @@ class LocalRows(RowProcesses):
         )  # fmt: skip
         if any(each.unwrapped is made[0].unwrapped for each in made[1:]):
             raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
-        rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
+        limit, origin = self._spec.max_episode_steps, self._spec.observation_origin
+        rows = GymnasiumRows(made, limit, self._pictures, make, origin)
         self._server = Server(self.memory, rows)
         return {**rows.describe(), "start_s": time.monotonic() - began}
 

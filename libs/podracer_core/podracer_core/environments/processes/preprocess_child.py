@@ -219,7 +219,7 @@ def open_rows(
         check_takes_render_mode(loaded)
     indices = itertools.chain([index], iter(EnvironmentIndex, None))
     made, make = made_by(loaded, environment["id"] or entry_point, count, drawing | kwargs, indices, tell=tell)
-    return GymnasiumRows(made, limit, pictures, make)
+    return GymnasiumRows(made, limit, pictures, make, environment["observation_origin"])
 
 
 def _load(entry_point: str, code_path: str) -> Any:
