@@ -258,7 +258,8 @@ def test_in_a_job(case: Case, layout: str, client: Client, tmp_path: Path) -> No
             assert job.state == "FAILED", said
         else:
             assert job.state == "SUCCEEDED", said
-            assert job.leaderboard().candidates
+            assert (candidates := job.leaderboard().candidates)
+            assert case.environment is not strange.Clock or candidates[0].evaluation.mean > 15
     for pattern in case.says:
         assert any(re.search(pattern, text, re.DOTALL) for text in said), said
 
@@ -272,18 +273,19 @@ def _job(case: Case, layout: str) -> dict[str, Any]:
     if "isolation" in case.options:
         environment["isolation"] = case.options["isolation"]
     members = case.options.get("members", MEMBERS)
+    steps = case.options.get("steps", OPTIONS["steps"])
     pod = {"count": 1, "members": members, "layout": layout}
     if case.options.get("envs_per_member", ENVS) is not None:
         pod["envs_per_member"] = ENVS
     return {
         "name": re.sub(r"[\W_]+", "-", f"{case.name}-{layout}"),
         "environment": environment,
-        "objective": {"max_env_steps": OPTIONS["steps"]},
+        "objective": {"max_env_steps": steps},
         "search": {"algorithms": ["ppo"]},
         "evolution": {
             "population": members,
             "leaderboard_size": 2,
-            "round": {"env_steps": OPTIONS["steps"] // members},
+            "round": {"env_steps": steps // members},
         },
         "pod": pod,
         "evaluation": {"episodes": OPTIONS["episodes"]},

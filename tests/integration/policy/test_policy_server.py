@@ -109,7 +109,7 @@ def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
 def test_tells_seconds_since_1970_apart(site: Site) -> None:
     checkpoint = with_origin(random_policy("ppo", BOX, CHOICE, 2), 1.7e9)
     served = site.checkpoint("c", checkpoint)
-    torques = with_origin(torque_policy(0), 1.7e9)
+    torques = with_origin(torque_policy(7), 1.7e9)
     site.serve(policies=f"choices={served},torques={site.checkpoint('c1', torques)}")
     times = np.array([[1_700_000_000, 1, 0], [1_700_000_001, 1, 0]], np.float64)
     expected = Policy(torques)(times)

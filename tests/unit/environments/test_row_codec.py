@@ -59,7 +59,7 @@ def test_an_origin_is_subtracted_before_numbers_become_float32(dtype: Any, is_pa
     time = np.array([1_700_000_001, 3], dtype)
     write(array, 1, {"choice": 1, "time": time} if is_part else time)
     assert array.tolist() == [[9] * len(array[0]), [0, 1, 1, 3] if is_part else [1, 3]]
-    with pytest.raises(InvalidInput, match="the observation of step|step returned None"):
+    with pytest.raises(InvalidInput, match=r"the observation of step|step returned None"):
         write(array, 1, None)
 
 

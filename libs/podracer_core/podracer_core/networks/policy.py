@@ -41,9 +41,8 @@ class Policy(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """observation [B, *obs] -> action [B, *action]."""
-        if self.origin is not None:
-            observation = observation - self.origin
-        normalized = (observation.flatten(1).float() - self.mean) / self.scale
+        raw = observation if self.origin is None else observation - self.origin
+        normalized = (raw.flatten(1).float() - self.mean) / self.scale
         if self.observation_limit is not None:
             normalized = normalized.clamp(-self.observation_limit, self.observation_limit)
         outputs = [network(normalized) for network in self.networks]
