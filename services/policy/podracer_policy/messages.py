@@ -20,7 +20,7 @@ from podracer_core.serving import ServedPolicies, ServedPolicy
 MAX_ROWS = 1024
 """The most observations of one request."""
 
-_CONVERTED = {torch.float32: (torch.float64,), torch.float64: (torch.float32, torch.int64)}
+_CONVERTED = {torch.float32: (torch.float64,), torch.float64: (torch.int64,)}
 _PART = {"observations": "observation", "action_masks": "mask"}
 
 

@@ -125,6 +125,8 @@ def test_tells_seconds_since_1970_apart(site: Site) -> None:
         np.testing.assert_allclose(
             np.frombuffer(answer.actions.inline, np.float32), expected.ravel(), rtol=0, atol=1e-5
         )
+        with pytest.raises(InvalidInput, match=r"observations.dtype: expected FLOAT64, got FLOAT32"):
+            client.act(times.astype(np.float32), policy="torques")
         numbers = pb.ActRequest(policy="torques", values=times.ravel().tolist())
         np.testing.assert_allclose(client.policy_service.Act(numbers).values, expected.ravel(), rtol=0, atol=1e-5)
         masks = np.eye(4, dtype=bool)[:2]

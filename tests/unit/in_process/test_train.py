@@ -24,7 +24,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.in_process.beginning import begin_from
 from podracer_core.in_process.breeding import replace_worst
 from podracer_core.training import round_time
-from tests.unit.in_process.tiny import FAST, Times, Lights
+from tests.unit.in_process.tiny import FAST, Lights, Times
 
 train = partial(podracer.train, progress=False)
 lights = partial(train, Lights, members=4, envs_per_member=4, episodes=8, hyperparameters=FAST)
