@@ -23,6 +23,7 @@ class Inspection(NamedTuple):
     warnings         sentences on what trains but may surprise
     start_s, step_s  seconds that one environment and one step of it take; 0 if unknown
     waits            a step waits more than it computes, as a simulator behind a connection does
+    observation_origin  the spec's, or one that keeps apart what float32 does not
     """
 
     observation_space: Space
@@ -34,6 +35,7 @@ class Inspection(NamedTuple):
     start_s: float = 0.0
     step_s: float = 0.0
     waits: bool = False
+    observation_origin: tuple[float, ...] = ()
 
 
 def inspect_environment(
@@ -67,4 +69,5 @@ def inspect_environment(
         rows.close()
     spaces = from_json(found["observation_space"]), from_json(found["action_space"])
     rest = {name: found[name] for name in Inspection._fields[len(spaces) :] if name in found}
+    rest["observation_origin"] = spec.observation_origin or tuple(rest.get("observation_origin", ()))
     return Inspection(*spaces, **rest)

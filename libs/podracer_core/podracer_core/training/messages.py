@@ -84,13 +84,15 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
         shares_state = proof is not None and proof.shares_state(deadline=deadline)
-    preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
+    texts = found.preparation, treatment(found.observation_space, found.observation_origin)
+    preparation = "\n".join(filter(None, texts))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     description = description_to_message(
         spec, found.observation_space, found.action_space, found.max_episode_steps,
         preparation=preparation, start_s=found.start_s, step_s=found.step_s, waits=found.waits,
         shares_state=shares_state, deterministic_evaluation=found.deterministic_evaluation,
+        observation_origin=found.observation_origin,
     )  # fmt: skip
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
 

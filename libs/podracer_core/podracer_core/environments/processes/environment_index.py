@@ -115,7 +115,8 @@ def open_gymnasium(
                 each.close()
         raise
     again = (lambda row: make_in_thread(row).wait_until_made()) if in_threads else make_row
-    return GymnasiumRows(made, environment["max_episode_steps"], pictures, again, indices)
+    limit, origin = environment["max_episode_steps"], environment["observation_origin"]
+    return GymnasiumRows(made, limit, pictures, again, origin, indices)
 
 
 def _takes(make: Callable[..., Any], name: str, *, in_rest: bool = False) -> bool:

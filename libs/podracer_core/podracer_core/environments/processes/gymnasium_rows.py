@@ -52,10 +52,11 @@ class GymnasiumRows(Rows):
         max_episode_steps: int | None,
         pictures: bool,
         make: Callable[[int], gymnasium.Env[Any, Any]],
+        origin: Sequence[float] = (),
         held: Iterable[Any] = (),
     ) -> None:
         """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
-        for a row, after an exception. `held` is closed with them."""
+        for a row, after an exception. `origin`: of the observations. `held` is closed with them."""
         super().__init__()
         self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
         self.action_space = required_space(environments[0], "action_space")
@@ -84,7 +85,7 @@ class GymnasiumRows(Rows):
         self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
-        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing)
+        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing, origin)
         self._read_actions = action_reader(self.action_space)
 
     def describe(self) -> dict[str, Any]:
