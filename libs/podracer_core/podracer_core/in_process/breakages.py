@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import UserCodeFailed
-from podracer_core.evaluate import EvaluationResult
+from podracer_core.training.selection import Selection
+from podracer_core.training.session import TrainingSession
 
 _IN_VAIN = 3  # rollouts in a row
 
@@ -19,13 +20,14 @@ class Breakages:
     first      the first break in training, as a sentence; empty if nothing has broken
     """
 
-    def __init__(self, environment: VecEnvironment, told: Sequence[str] = ()) -> None:
-        self._environment = environment
+    def __init__(
+        self, environment: VecEnvironment, session: TrainingSession, selection: Selection, told: Sequence[str]
+    ) -> None:
+        self._environment, self._session, self._selection = environment, session, selection
         self._name = getattr(environment, "name", type(environment).__name__)
         self.warnings = list(told)
-        self.first = ""
-        self._traceback = ""
-        self._judged, self._judged_broken = 0, 0
+        self.first = self._traceback = ""
+        self._has_told_evaluation = False
         self._failed_starts = 0
 
     def warn(self, text: str) -> None:
@@ -34,44 +36,34 @@ class Breakages:
         warnings.warn(text, stacklevel=5)
 
     def look(self) -> None:
-        """Look at what has broken in training since the last call."""
+        """Look at what has broken since the last call."""
         for each in self._environment.take_breaks():
             self._failed_starts += each.text.startswith("reset: ")
             self._traceback = self._traceback or each.traceback
-            if not self.first:
-                self._tell_first(each.text)
+            self._tell_first(each.text)
+        if (text := self._selection.first_break) and not self._has_told_evaluation:
+            self._has_told_evaluation = True
+            self.warn(f"{self._name}: an evaluation episode broke; {text}. Broken episodes have no return")
 
-    def take(self, results: Sequence[EvaluationResult]) -> None:
-        """Take the results of a look, or of an evaluation."""
-        broken = sum(result.broken for result in results)
-        if broken and not self._judged_broken:
-            first = next(result.first_break for result in results if result.broken)
-            self.warn(f"{self._name}: an evaluation episode broke; {first}. Broken episodes have no return")
-        self._judged_broken += broken
-        self._judged += broken + sum(result.episodes for result in results)
-
-    def check(self, breaks: tuple[int, int, int]) -> None:
-        """Take `TrainingSession.breaks`. Raises UserCodeFailed if training has not seen a valid step for three
-        rollouts."""
-        broken, _, in_vain = breaks
-        if broken and not self.first:
+    def check(self) -> None:
+        """Raises UserCodeFailed if training has not seen a valid step for three rollouts. Synchronizes with the
+        device."""
+        broken, _, in_vain = self._session.breaks()
+        if broken:
             self._tell_first("a number was not finite")
         if in_vain >= _IN_VAIN:
             message = f"{self._name}: every step of {in_vain} rollouts broke. {self.first}"
             raise UserCodeFailed(message, user_traceback=self._traceback, environment=self._name)
 
-    def conclude(self, breaks: tuple[int, int, int]) -> None:
+    def conclude(self) -> None:
         """Tell how many episodes have broken."""
-        broken, ended, _ = breaks
-        broken, ended = broken + self._failed_starts, ended + self._failed_starts
-        parts = []
-        if broken:
-            parts.append(f"{broken:,} of {ended:,} training episodes")
-        if self._judged_broken:
-            parts.append(f"{self._judged_broken:,} of {self._judged:,} evaluation episodes")
+        broken, ended, _ = (count + self._failed_starts for count in self._session.breaks())
+        counts = {"training": (broken, ended), "evaluation": (sum(self._selection.broken), sum(self._selection.played))}
+        parts = [f"{bad:,} of {every:,} {kind} episodes" for kind, (bad, every) in counts.items() if bad]
         if parts:
             self.warn(f"{self._name}: {' and '.join(parts)} broke")
 
     def _tell_first(self, text: str) -> None:
-        self.first = f"The first training episode that broke: {text}"
-        self.warn(f"{self._name}: a training episode broke; {text}. Broken episodes are left out")
+        if not self.first:
+            self.first = f"The first training episode that broke: {text}"
+            self.warn(f"{self._name}: a training episode broke; {text}. Broken episodes are left out")

@@ -34,12 +34,15 @@ class Selection:
     """Looks at all members with a few episodes, keeps each one's best snapshots, and evaluates the best in full.
 
     The best of many looks is the luckiest, so at the end fresh episodes choose among the three best and the last state.
-    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone. `confirmed` is
-    the judgement that passed it.
+    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone.
 
     If training continues meanwhile, the last evaluations are ordered early enough to be known at the end of the round.
     Evaluations that the fraction does not pay for, or that come too late, are left out: those members are ranked by
     their looks.
+
+    confirmed    the judgement that passed the target
+    broken       episodes of each member's evaluations that broke, of those `played`
+    first_break  the first of them; empty if none broke
     """
 
     def __init__(
@@ -73,8 +76,9 @@ class Selection:
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
         self._lowest = math.inf  # return of an intact episode in this round
-        self._broken = [0] * algorithm.members  # episodes of each member's evaluations
-        self._played = [0] * algorithm.members  # with the broken ones
+        self.broken = [0] * algorithm.members
+        self.played = [0] * algorithm.members
+        self.first_break = ""
         self.confirmed: Judgement | None = None
 
     @property
@@ -116,8 +120,8 @@ class Selection:
     def breaks_more(self, member: int) -> bool:
         """Whether more of the member's episodes have broken than of the others', by Fisher's exact test at 1 %. Such a
         member may gain by it: it reaches no target, and comes after the others."""
-        broken, played = self._broken[member], self._played[member]
-        others = sum(self._broken) - broken, sum(self._played) - played
+        broken, played = self.broken[member], self.played[member]
+        others = sum(self.broken) - broken, sum(self.played) - played
         return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
 
     @property
@@ -214,14 +218,16 @@ class Selection:
         left_s = self._costs.end_left_s(self._now())
         if (episodes := self._costs.paid_episodes(left_s / 2)) > 0:
             self._orders.look(self._now(), episodes)
-        elif not self._contenders:
-            returns = [value if value == value else -math.inf for value in self._returns()]
-            active = [m for m in range(self._algorithm.members) if bool(self._algorithm.active[m])]
-            if active:
-                member = max(active, key=lambda each: returns[each] if returns else 0.0)
-                snapshot = take_snapshot(self._algorithm, member, self._now())
-                mean = returns[member] if returns else -math.inf
-                self._contenders.add(Contender(mean, snapshot, None), last=True)
+        elif not self._contenders and bool(self._algorithm.active.any()):
+            self._contenders.add(Contender(*self.best_trained(), None), last=True)
+
+    def best_trained(self) -> tuple[float, Snapshot]:
+        """The best training return of a member that has not diverged, and its state."""
+        members = range(self._algorithm.members)
+        returns = [value if value == value else -math.inf for value in self._returns()] or [-math.inf for _ in members]
+        active = self._algorithm.active.tolist()
+        best = max(members, key=lambda each: (active[each], returns[each]))
+        return returns[best], take_snapshot(self._algorithm, best, self._now())
 
     def _order_comparisons(self) -> None:
         """Order a look's number of fresh episodes for each member's contenders, the best member first, while the
@@ -309,8 +315,9 @@ class Selection:
         """Note the lowest return, and how many episodes have broken."""
         for member, result in zip(members, answer.results, strict=True):
             self._lowest = min((self._lowest, *result.returns))
-            self._broken[member] += result.broken
-            self._played[member] += result.episodes + result.broken
+            self.broken[member] += result.broken
+            self.played[member] += result.episodes + result.broken
+            self.first_break = self.first_break or result.first_break
 
     def _take_look(self, look: Look, answer: EvaluationAnswer) -> None:
         moment, now_s = look.moment, self._now().elapsed_s
