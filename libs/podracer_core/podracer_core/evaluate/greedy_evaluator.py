@@ -97,7 +97,7 @@ class GreedyEvaluator(Evaluator):
             rewards, in_time = self._play_out(episodes, keys, intact.open if attempt else None)
             if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
                 raise TimeUp("the later episodes of this evaluation have not ended in time")
-            intact.take(episodes, in_time=in_time)
+            intact.take(episodes, environment.take_breaks(), in_time=in_time)
             if not (intact.open and in_time):
                 break
         results = intact.results()

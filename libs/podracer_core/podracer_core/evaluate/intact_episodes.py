@@ -37,26 +37,25 @@ class IntactEpisodes:
         self._found: dict[int, tuple[float, int, bool]] = {}
         self._breaks: list[list[Break]] = [[] for _ in range(members)]
 
-    def take(self, episodes: GreedyEpisodes, *, in_time: bool) -> None:
+    def take(self, episodes: GreedyEpisodes, breaks: Sequence[Break], *, in_time: bool) -> None:
         """Take what was played in the open rows. A policy that acts wildly is not given another episode. Not `in_time`:
         a policy's unfinished episodes are left out, or cut if none is finished."""
         told: dict[int, Break] = {}
-        for each in episodes.take_breaks():
-            told.setdefault(each.row, each)
+        for each in breaks:
+            if not each.text.startswith("reset: "):
+                told.setdefault(each.row, each)
+            elif each.row in self.open and each.row not in told:  # another episode took its place at once
+                self._note(each)
         tensors = (episodes.returns, episodes.lengths, episodes.invalid, episodes.wild_at, episodes.running)
         returns, lengths, invalid, wild_at, running = (tensor.tolist() for tensor in tensors)
         rows, self.open = self.open, []
-        failed_starts = [each for each in episodes.failed_starts if each.row in rows]
-        self.by_world += failed_starts
-        for each in failed_starts:
-            self._note(each)
         for row in rows:
             if 0 < wild_at[row] <= lengths[row]:
-                self._note(Break(row, True, f"step {wild_at[row]}: the policy's action was not finite"))
+                wild = Break(row, True, f"step {wild_at[row]}: the policy's action was not finite")
+                self._note(wild, by_world=False)
             elif invalid[row]:
                 unknown = Break(row, True, f"step {lengths[row]}: the world's numbers were not finite")
-                self.by_world.append(told.get(row, unknown))
-                self._note(self.by_world[-1])
+                self._note(told.get(row, unknown))
                 self.open.append(row)
             else:
                 self._found[row] = returns[row], lengths[row], running[row]
@@ -68,22 +67,15 @@ class IntactEpisodes:
 
     def results(self) -> tuple[EvaluationResult, ...]:
         """One result a policy."""
-        count, results = len(self._seeds), []
-        for member, breaks in enumerate(self._breaks):
-            kept = [index for index in range(count) if member * count + index in self._found]
-            found = [self._found[member * count + index] for index in kept]
-            results.append(
-                EvaluationResult(
-                    tuple(total for total, _, _ in found),
-                    tuple(length for _, length, _ in found),
-                    tuple(self._seeds[index] for index in kept),
-                    sum(each.numbers for each in breaks),
-                    sum(not each.numbers for each in breaks),
-                    breaks[0].text if breaks else "",
-                    sum(is_cut for _, _, is_cut in found),
-                )
-            )
-        return tuple(results)
+        return tuple(self._result(member, breaks) for member, breaks in enumerate(self._breaks))
+
+    def _result(self, member: int, breaks: Sequence[Break]) -> EvaluationResult:
+        rows = range(member * len(self._seeds), (member + 1) * len(self._seeds))
+        kept = [(seed, *self._found[row]) for seed, row in zip(self._seeds, rows, strict=True) if row in self._found]
+        seeds, returns, lengths, cut = zip(*kept, strict=True) if kept else ((),) * 4
+        numbers = sum(each.numbers for each in breaks)
+        first = breaks[0].text if breaks else ""
+        return EvaluationResult(returns, lengths, seeds, numbers, len(breaks) - numbers, first, sum(cut))
 
     def failed(self, environment: str) -> UserCodeFailed:
         """The error where no episode of any policy is intact."""
@@ -95,5 +87,7 @@ class IntactEpisodes:
             environment=environment,
         )
 
-    def _note(self, each: Break) -> None:
+    def _note(self, each: Break, *, by_world: bool = True) -> None:
         self._breaks[each.row // len(self._seeds)].append(each)
+        if by_world:
+            self.by_world.append(each)

@@ -52,15 +52,16 @@ class Breaks:
     raised the third time without a step between, the third time at the same step of the same seed, and at one source
     line in more than half of all episodes.
 
-    worked   whether a step has succeeded since the environments were opened
-    begun    episodes so far
+    first_row  of these rows in the batch
+    worked     whether a step has succeeded since the environments were opened
+    begun      episodes so far
     """
 
+    first_row = begun = 0
+    worked = False
+
     def __init__(self) -> None:
-        self.worked = False
-        self.begun = 0
         self._noted: list[dict[str, Any]] = []
-        self._has_text = False
         self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
         self._places: dict[int, tuple[int, int, int]] = {}  # seed → step, how often, and when last
         self._lines: Counter[str] = Counter()
@@ -70,9 +71,7 @@ class Breaks:
         if len(self._noted) < _MOST:
             place = f"step {step}" if step else "reset"
             told = f"{place}: {what}"[:_LONGEST_TEXT]
-            text = "" if self._has_text else text  # one is enough
-            self._has_text |= bool(text)
-            self._noted.append({"row": row, "numbers": numbers, "text": told, "traceback": text})
+            self._noted.append({"row": self.first_row + row, "numbers": numbers, "text": told, "traceback": text})
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
         """Note an exception in step `now` of the batch; raises it if it is not tolerated."""
@@ -93,13 +92,12 @@ class Breaks:
             _raise(error, f"it ended {self._lines[line]} of {self.begun} episodes")
         self.note(row, step, what, numbers=False, text=text)
 
-    def take(self, first: int) -> list[dict[str, Any]]:
-        """What has broken since the last call, with rows counted from `first`."""
-        noted, self._noted, self._has_text = self._noted, [], False
-        return [{**each, "row": each["row"] + first} for each in noted]
-
-    def __bool__(self) -> bool:
-        return bool(self._noted)
+    def take(self) -> list[dict[str, Any]]:
+        """What has broken since the last call: the fields of `Break`."""
+        if not self._noted:  # as in nearly all steps
+            return self._noted
+        noted, self._noted = self._noted, []
+        return noted
 
 
 def _raise(error: BaseException, why: str) -> None:

@@ -33,7 +33,6 @@ class Rows(ABC):
     action_space: gymnasium.Space[Any]
     doing: str = "construction"  # what the user's code is doing, for the message when it fails
     _arrays: SharedArrays | None = None
-    _first = 0  # of these rows in the batch
 
     def __init__(self) -> None:
         self.breaks = Breaks()
@@ -96,12 +95,8 @@ class Rows(ABC):
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
         own = slice(first, first + self.count)
-        self._first = first
+        self.breaks.first_row = first
         self._arrays = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
-
-    def take_breaks(self) -> list[dict[str, Any]]:
-        """See `VecEnvironment.take_breaks`, as JSON values."""
-        return self.breaks.take(self._first)
 
     @property
     def arrays(self) -> SharedArrays:
