@@ -157,9 +157,8 @@ class Result:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
+        self._stored = EnvironmentSpec.from_metadata(checkpoint.metadata["environment"])
         self._source, self._target = source, target
-        self.warnings: tuple[str, ...] = tuple(checkpoint.metadata.get("warnings", ()))
-        self.error = error
         judged = checkpoint.metadata.get("evaluation")
         self.warnings, self.error = tuple(map(str, checkpoint.metadata.get("warnings", ()))), error
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
@@ -177,7 +176,7 @@ class Result:
     @property
     def environment(self) -> str:
         """The id of the training environment, or `module:Name`."""
-        return self._spec.name
+        return self._source.spec.name if self._source else self._stored.name
 
     @property
     def algorithm(self) -> str:
@@ -258,19 +257,9 @@ class Result:
                 text += f" ({self.best.broken} more broke; {self.best.first_break})"
         return f"<Result {text}{f', ended by {self.stopped_by}' if self.stopped_by else ''}>"
 
-    @property
-    def _spec(self) -> EnvironmentSpec:
-        if self._source is not None:
-            return self._source.spec
-        return self._spec_stored
-
-    @property
-    def _spec_stored(self) -> EnvironmentSpec:
-        return EnvironmentSpec.from_metadata(self.checkpoint.metadata["environment"])
-
     def _found_source(self) -> EnvironmentSource:
-        source = self._source or source_of_checkpoint(self._spec)
-        return replace(source, spec=replace(source.spec, evaluation_steps=self._spec_stored.evaluation_steps))
+        source = self._source or source_of_checkpoint(self._stored)
+        return replace(source, spec=replace(source.spec, evaluation_steps=self._stored.evaluation_steps))
 
 
 def load(

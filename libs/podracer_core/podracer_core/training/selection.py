@@ -13,7 +13,7 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
-from podracer_core.statistics import excess_probability
+from podracer_core.statistics import EXCESS_LEVEL, excess_probability
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _SILENCE_S = 600.0
 _PAUSE_S = 1.0
-_EXCESS_LEVEL = 0.01
 _LATE_S, _LATE_PART = 1.0, 0.05
 """A round waits for evaluations elsewhere after its end: seconds, or a part of it if longer."""
 
@@ -40,6 +39,7 @@ class Selection:
     Evaluations that the fraction does not pay for, or that come too late, are left out: those members are ranked by
     their looks.
 
+    costs        of evaluations so far, and to come
     confirmed    the judgement that passed the target
     broken       episodes of each member's evaluations that broke, of those `played`
     first_break  the first of them; empty if none broke
@@ -63,7 +63,7 @@ class Selection:
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
-        self._costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
+        self.costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
         self._passed: list[Snapshot] = []  # passed the target in the last look, the best one last
         self._contenders = Contenders()
         self._concluding = False
@@ -84,7 +84,7 @@ class Selection:
     @property
     def spent_s(self) -> float:
         """Seconds of processors, or of the GPU, that evaluation has taken."""
-        return self._costs.schedule.spent_s
+        return self.costs.schedule.spent_s
 
     @property
     def candidates(self) -> dict[int, Judgement]:
@@ -106,12 +106,12 @@ class Selection:
         """The cost of the round's last evaluations that are not ordered yet."""
         if self._concluding or self.confirmed is not None:
             return 0.0
-        return self._costs.closing_s(self._now())
+        return self.costs.closing_s(self._now())
 
     @property
     def closing_s(self) -> float:
         """The wall seconds of these."""
-        return self.closing_cost_s * self._costs.pace
+        return self.closing_cost_s * self.costs.pace
 
     def counted(self, result: EvaluationResult) -> EvaluationResult:
         """The result that ranks and reaches targets: with a return for each broken episode."""
@@ -122,16 +122,12 @@ class Selection:
         member may gain by it: it reaches no target, and comes after the others."""
         broken, played = self.broken[member], self.played[member]
         others = sum(self.broken) - broken, sum(self.played) - played
-        return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
+        return excess_probability(broken, played, *others) < EXCESS_LEVEL
 
     @property
     def has_judged(self) -> bool:
         """Whether a look has been answered."""
         return self._first_mean is not None
-
-    def note_pace(self, pace: float) -> None:
-        """Note the wall seconds per second of cost in which rollouts are collected."""
-        self._costs.note_pace(pace)
 
     def admit_from(self, score: float | None) -> None:
         """Require this score of candidates from now on; None: the score required before."""
@@ -158,8 +154,8 @@ class Selection:
         if self._concluding or self._is_time_to_conclude(now):
             self._go_on()
             return True
-        episodes = self._costs.look_episodes(now)
-        if not self._costs.is_due(now, episodes, promising=self._promising):
+        episodes = self.costs.look_episodes(now)
+        if not self.costs.is_due(now, episodes, promising=self._promising):
             return False
         self._orders.look(self._now(), episodes)
         return True
@@ -194,14 +190,14 @@ class Selection:
             text = "%d evaluations are late: ranking their members by earlier results"
             logger.info(text, len(self._orders))
         now = self._now()
-        busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self._costs.pace
+        busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self.costs.pace
         episodes = self._orders.abandon(self._plan)
-        self._costs.schedule.record(now.used_s, min(busy_s, episodes * self._costs.episode_s), screening=False)
+        self.costs.schedule.record(now.used_s, min(busy_s, episodes * self.costs.episode_s), screening=False)
 
     def _is_time_to_conclude(self, now: Moment) -> bool:
         """Whether the last evaluations must be ordered now to be known at the end of the round. If training waits for
         them, the round ends earlier instead."""
-        part = self._costs.part(now)
+        part = self.costs.part(now)
         if self._backend.blocking or not part:
             return False
         return now.elapsed_s * (1.0 - part) / part <= self.closing_s
@@ -215,8 +211,8 @@ class Selection:
     def _last_look(self) -> None:
         """A look at the current state, with half of the remaining seconds. If these do not pay for an episode of each
         member, and there was no look, the member of the best training return is a candidate."""
-        left_s = self._costs.end_left_s(self._now())
-        if (episodes := self._costs.paid_episodes(left_s / 2)) > 0:
+        left_s = self.costs.end_left_s(self._now())
+        if (episodes := self.costs.paid_episodes(left_s / 2)) > 0:
             self._orders.look(self._now(), episodes)
         elif not self._contenders and bool(self._algorithm.active.any()):
             self._contenders.add(Contender(*self.best_trained(), None), last=True)
@@ -233,9 +229,9 @@ class Selection:
         """Order a look's number of fresh episodes for each member's contenders, the best member first, while the
         fraction pays for them and for all episodes of each candidate."""
         first = min(self._plan.screening_episodes, self._plan.episodes)
-        episode_s = self._costs.measured_episode_s
+        episode_s = self.costs.measured_episode_s
         candidates_s = len(self._contenders) * self._plan.episodes * episode_s
-        left_s = self._costs.end_left_s(self._now()) - candidates_s
+        left_s = self.costs.end_left_s(self._now()) - candidates_s
         for contenders in self._contenders.by_member():
             left_s -= len(contenders) * first * episode_s
             if left_s < 0.0:
@@ -255,8 +251,8 @@ class Selection:
             or self.counted(judged.result).episodes < self._plan.episodes  # given up, since it has not the target
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
-        costs_s = [self._costs.episode_of_s(best.snapshot.member) for best in news]
-        left_s = self._costs.end_left_s(self._now())
+        costs_s = [self.costs.episode_of_s(best.snapshot.member) for best in news]
+        left_s = self.costs.end_left_s(self._now())
         rest_s = left_s - first * sum(costs_s)  # for what is beyond the first episodes of all
         for number, ((mean, snapshot, _), cost_s) in enumerate(zip(news, costs_s, strict=True)):
             if self._is_over:
@@ -298,9 +294,9 @@ class Selection:
         if self.candidates and self._backend.left_s() <= 0.0 and any(result.cut for result in answer.results):
             answer = replace(answer, results=())  # time has cut it: a part of an episode compares with no whole one
         if asked is not None:
-            self._costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
+            self.costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
         if isinstance(asked, Look) and answer.results:
-            self._costs.note_look(answer, now.elapsed_s - self._orders.busy_since_s)
+            self.costs.note_look(answer, now.elapsed_s - self._orders.busy_since_s)
             self._take_look(asked, answer)
         elif isinstance(asked, Look) and self._concluding:
             self._to_come.appendleft(self._last_look)  # it was lost
@@ -379,7 +375,7 @@ class Selection:
 
     def _challenge(self, last_cost_s: float = 0.0) -> None:
         """Evaluate the next member that seems to have reached the target: the best always, others if there is time."""
-        if self._passed and self._costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
+        if self._passed and self.costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
             self._challenged_at = time.monotonic()
             self._evaluate(self._passed.pop(), CONFIRMATION, self._plan.episodes)
 

@@ -86,7 +86,7 @@ class Breaks:
         self._places[seed] = step, again, now
         if again >= IN_A_ROW:
             _raise(error, f"it came {again} times at step {step} of the episode with seed {seed}")
-        line = _line(error)
+        line = str(traceback.extract_tb(error.__traceback__, limit=-1))
         self._lines[line] += 1
         if self.begun >= _FEWEST_EPISODES and 2 * self._lines[line] > self.begun:
             _raise(error, f"it ended {self._lines[line]} of {self.begun} episodes")
@@ -103,11 +103,3 @@ class Breaks:
 def _raise(error: BaseException, why: str) -> None:
     error.add_note(f"Podracer does not go on after this exception: {why}.")
     raise error
-
-
-def _line(error: BaseException) -> str:
-    """The source line that raised."""
-    found = error.__traceback__
-    while found is not None and found.tb_next is not None:
-        found = found.tb_next
-    return "" if found is None else f"{found.tb_frame.f_code.co_filename}:{found.tb_lineno}"
