@@ -56,7 +56,7 @@ def _submit(
     score = rung_score = None
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
-        store_evaluations(session, board, updater, [evaluation])
+        store_evaluations(session, board, updater, {agent.name: agent}, [evaluation])
         score = places.score_of(board, updater, evaluation)
         rung_score = places.score_of(board, updater, evaluation, within_rung=True)
         is_intact = counted(evaluation, None) is not None
