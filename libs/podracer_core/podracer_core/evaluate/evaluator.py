@@ -63,17 +63,15 @@ class GreedyEpisodes:
         self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
-    def begin(self, seeds: Tensor, wanted: Sequence[int] | None = None) -> None:
+    def begin(self, seeds: Tensor, rows: Sequence[int]) -> None:
         """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode. Only the
-        episodes in the rows `wanted` count; None: all."""
+        episodes in these rows count."""
         self._environment.take_breaks()
         self._show(self._environment.reset(seeds), self._environment.action_mask)
         self._environment.play_once()
-        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken):
+        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken, self.running):
             total.zero_()
-        self.running.fill_(wanted is None)
-        if wanted is not None:
-            self.running[wanted] = True
+        self.running[rows] = True
         if not self._acts_in_box and isinstance(self.actor, NetworkActor):  # its actions would not tell
             wild = self.actor.finite().logical_not().view(self._blocks)[:, 0]
             self.wild_at.view(wild.shape[0], -1).copy_(wild.unsqueeze(1))

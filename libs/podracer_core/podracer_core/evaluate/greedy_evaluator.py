@@ -6,6 +6,7 @@ import functools
 import operator
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,7 +95,7 @@ class GreedyEvaluator(Evaluator):
         intact, rewards = IntactEpisodes(seeds, members), torch.empty(0)
         for attempt in range(1 if self._all_alike else ATTEMPTS):
             keys = attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
-            rewards, in_time = self._play_out(episodes, keys, intact.open if attempt else None)
+            rewards, in_time = self._play_out(episodes, keys, intact.open)
             if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
                 raise TimeUp("the later episodes of this evaluation have not ended in time")
             intact.take(episodes, environment.take_breaks(), in_time=in_time)
@@ -106,9 +107,9 @@ class GreedyEvaluator(Evaluator):
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
         return _with_statistics(results, rewards, environment) if self._all_alike else results
 
-    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None) -> tuple[Tensor, bool]:
-        """Play the episodes of `keys` in these rows, None: all, to their ends. The rewards, if all are alike, and
-        whether there was time for all steps."""
+    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int]) -> tuple[Tensor, bool]:
+        """Play the episodes of `keys` in these rows to their ends. The rewards, if all are alike, and whether there was
+        time for all steps."""
         environment = self._environment(keys.numel())
         episodes.begin(keys, rows)
         limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
@@ -122,17 +123,13 @@ class GreedyEvaluator(Evaluator):
             if _have_ended(episodes.running):
                 break
             left -= steps
-            in_time = self._is_in_time()
+            in_time = False
+            with suppress(TimeUp):
+                self._check()
+                in_time = True
             is_slow = not is_graph and time.monotonic() - began_at > steps * _SLOW_S
             steps = 1 if is_slow else STEPS_AT_ONCE
         return torch.cat(rewards) if rewards else torch.empty(0), in_time
-
-    def _is_in_time(self) -> bool:
-        try:
-            self._check()
-        except TimeUp:
-            return False
-        return True
 
     def close(self) -> None:
         """Close all environments."""

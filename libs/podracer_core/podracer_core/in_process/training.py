@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
@@ -46,7 +46,7 @@ from podracer_core.in_process.result import Result
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import fitting_envs, fitting_horizon, require_room, usual_envs_per_member
+from podracer_core.training.sizes import fitting_algorithm, fitting_envs, fitting_horizon, usual_envs_per_member
 from podracer_core.training.snapshots import Judgement, Snapshot
 from podracer_core.training.source import InProcessSource
 
@@ -233,9 +233,8 @@ class _Training:
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
-        require_room(cohort, envs, environment.observation_space, self._device)
-        cls = algorithm_class(self._order.algorithm)
-        return cls(cohort, environment.observation_space, environment.action_space, self._device)
+        spaces = environment.observation_space, environment.action_space
+        return fitting_algorithm(cohort, envs, *spaces, self._device)
 
     def _check_start(self) -> None:
         seconds = self._order.seconds

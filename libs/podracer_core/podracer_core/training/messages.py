@@ -16,6 +16,7 @@ from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
+from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.pod import MAX_MEMBERS
 
 
@@ -79,7 +80,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
                 raise
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
-        shares_state = proof is not None and proof.shares_state(deadline=deadline)
+        is_shared = proof is not None and proof.shares_state(deadline=deadline)
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
@@ -90,10 +91,8 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         find_environment(spec.id).backend if spec.id else "gymnasium",
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
-        shares_state=shares_state,
-        step_s=found.step_s,
     )
-    description.waits = found.waits
-    if found.start_s > 0.0:
-        description.start_time.FromNanoseconds(int(found.start_s * 1e9))
+    description.shares_state, description.waits = is_shared, found.waits
+    description.start_time.CopyFrom(seconds_to_duration(found.start_s))
+    description.step_time.CopyFrom(seconds_to_duration(found.step_s))
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.memory import free_bytes
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -89,9 +90,11 @@ def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: in
     return min(usual, max(_SHORTEST_HORIZON, longest))
 
 
-def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], device: str) -> None:
-    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, and the networks, fit into
-    the device's free memory. A replay buffer is looked at where it is made.
+def fitting_algorithm(
+    cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
+) -> Algorithm:
+    """The algorithm of a cohort. Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member,
+    and the networks, fit into the device's free memory. A replay buffer is looked at where it is made.
     """
     info, members = find_algorithm(cohort.algorithm), len(cohort.members)
     shared = info.defaults() | dict(cohort.shared)
@@ -115,6 +118,7 @@ def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], d
         advice = "lower members, envs_per_member, horizon or hidden_sizes, or shrink the observations"
         text = f"{what} {_gib(rollout + networks)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
         raise InvalidInput(text, reason="NO_ROOM", field="members")
+    return algorithm_class(cohort.algorithm)(cohort, space, action_space, device)
 
 
 def _gib(size_bytes: float) -> str:

@@ -53,7 +53,7 @@ class WorkerPlan:
     check_environment  raises PreconditionFailed for a worker with another environment than expected
     endpoint     the carriers for rollouts
     first_environment  number of the first environment within each member
-    rollout_s    seconds after which workers end a rollout with what they have; None: no limit
+    rollout_s    seconds after which workers end a rollout with what they have; 0: no limit
     """
 
     cohort: cohort_pb2.CohortSpec
@@ -68,7 +68,7 @@ class WorkerPlan:
     check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
     endpoint: Endpoint
     first_environment: int = 0
-    rollout_s: float | None = None
+    rollout_s: float = 0.0
 
 
 class RemoteSource(RolloutSource):
@@ -250,7 +250,7 @@ class RemoteSource(RolloutSource):
             max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
-            rollout_time=None if self._plan.rollout_s is None else seconds_to_duration(self._plan.rollout_s),
+            rollout_time=seconds_to_duration(self._plan.rollout_s),
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
