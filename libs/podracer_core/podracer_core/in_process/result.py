@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of, treatment
+from podracer_core.catalogue.observations import flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     Checkpoint,
     load_actor,
@@ -109,17 +110,10 @@ class Policy:
         if isinstance(observation, list) and observation and isinstance(observation[0], Mapping | tuple):
             return np.concatenate([flat_rows(self._original_space, each)[0] for each in observation]), False
         if not isinstance(observation, Mapping | tuple):
-            try:
+            with suppress(TypeError, ValueError):  # what is wrong is told below
                 rows = np.asarray(observation, dtype)
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(f"observation: expected an array of numbers: {error}") from error
-            if rows.shape == shape:
-                return rows[None], True
-            if rows.shape[1:] == shape:
-                return rows, False
-            if [(part.name, part.shape) for part in self.parts] != [(WHOLE, rows.shape)]:
-                right = ", ".join(map(str, shape))
-                raise InvalidInput(f"observation: expected the shape [{right}] or [B, {right}], got {list(rows.shape)}")
+                if shape in (rows.shape, rows.shape[1:]):
+                    return rows.reshape(-1, *shape), rows.shape == shape
         return flat_rows(self._original_space, observation)
 
     def _to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:

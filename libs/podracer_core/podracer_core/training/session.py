@@ -107,7 +107,14 @@ class TrainingSession:
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         self._evaluates_elsewhere = backend is not None and not backend.blocking
-        self.selection = None if backend is None else self._selection(backend, base_env_steps, interrupted)
+        self.selection: Selection | None = None
+        if backend is not None:
+            backend.left_s = self._evaluation_left_s
+            self.selection = Selection(
+                algorithm, backend, plan, self.moment, self._first_look_s,
+                list(base_env_steps or [0] * algorithm.members),
+                interrupted, self._returns, self._time.ends_at_s,
+            )  # fmt: skip
 
     @property
     def elapsed_s(self) -> float:
@@ -235,22 +242,6 @@ class TrainingSession:
         count = sum((count for count, _ in self._episodes), torch.zeros_like(self._steps))
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
-
-    def _selection(
-        self, backend: EvaluationBackend, base_env_steps: Sequence[int] | None, interrupted: Callable[[], bool]
-    ) -> Selection:
-        backend.left_s = self._evaluation_left_s
-        return Selection(
-            self.algorithm,
-            backend,
-            self.plan,
-            self.moment,
-            self._first_look_s,
-            [0] * self.algorithm.members if base_env_steps is None else list(base_env_steps),
-            interrupted,
-            self._returns,
-            self._time.ends_at_s,
-        )
 
     @property
     def _closing_s(self) -> float:

@@ -55,9 +55,7 @@ def fits(session: Session, job: JobRow, prefix: str) -> bool:
     owner = None if row is None else session.get(JobRow, row.job_uid)
     if owner is None or owner.description is None:
         return False
-    trained, own = description_of(owner), description_of(job)
-    is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
-    return is_same or _forms(trained) == _forms(own)
+    return _forms(description_of(owner)) == _forms(description_of(job))
 
 
 def _forms(description: environment_pb2.EnvironmentDescription) -> list[Space]:
