@@ -14,10 +14,8 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 from podracer_leaderboard import messages, places, store
-from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, BoardRow, EvaluationRow
-from podracer_leaderboard.updater import Updater
 
 MAX_EVALUATIONS = 1000
 
@@ -55,10 +53,9 @@ def record(
     known = {agent.name: agent for agent in session.scalars(query)}
     if unknown := agents - known.keys():
         raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-    updater = competition_of(board.spec).updater
-    count = store_evaluations(session, board, updater, known, request.evaluations)
+    count = store_evaluations(session, board, known, request.evaluations)
     for challenge in filter(challenged_by, request.evaluations):
-        places.confirm(session, board, updater, challenge)
+        places.confirm(session, board, challenge)
     excluded = messages.exclusions(store.exclusions(session, board))
     return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count, exclusions=excluded)
 
@@ -66,7 +63,6 @@ def record(
 def store_evaluations(
     session: Session,
     board: BoardRow,
-    updater: Updater,
     agents: Mapping[str, AgentRow],
     evaluations: Sequence[agent_pb2.Evaluation],
 ) -> int:
@@ -101,7 +97,7 @@ def store_evaluations(
     if lowest < (math.inf if board.lowest_return is None else board.lowest_return):
         board.lowest_return = lowest
         if board.broken_episodes:
-            places.score_again(session, board, updater)
+            places.score_again(session, board)
     return len(new)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
-from podracer_core.statistics import student_t_quantile
+from podracer_core.statistics import student_t_half_width
 
-_CONFIDENCE = 0.95
 _COUNTS: Mapping[str, tuple[str, type]] = {
     "broken_numbers": ("broken_number_episodes", int),
     "broken_code": ("broken_code_episodes", int),
@@ -92,10 +91,7 @@ class EvaluationResult:
     @property
     def half_width(self) -> float:
         """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for fewer than two."""
-        if self.episodes <= 1:
-            return math.inf
-        quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
-        return quantile * self.std / math.sqrt(self.episodes)
+        return student_t_half_width(self.std, self.episodes)
 
     @property
     def lower_bound(self) -> float:
