@@ -48,7 +48,9 @@ def board() -> leaderboard_pb2.Leaderboard:
         evaluation = agent_pb2.Evaluation(
             mean=-180.0, lower_bound=-201.25, upper_bound=math.inf, returns=[-180.0] * 32, env_steps=1_234_567
         )
-        return leaderboard_pb2.Candidate(rank=rank, agent=agent, evaluation=evaluation, confirmed=rank == 1)
+        return leaderboard_pb2.Candidate(
+            rank=rank, agent=agent, evaluation=evaluation, confirmed=rank == 1, score=-201.25
+        )
 
     return leaderboard_pb2.Leaderboard(
         name="projects/default/leaderboards/x",
@@ -95,7 +97,7 @@ def test_an_empty_ranking() -> None:
 
 
 def test_a_candidate_as_json_is_complete_and_strict(board: leaderboard_pb2.Leaderboard) -> None:
-    values = candidate_json(board.candidates[1], board.spec.objective)
+    values = candidate_json(board.candidates[1])
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert (values["score"], values["upper_bound"], values["confirmed"]) == (-201.25, None, False)
     assert values["hyperparameters"]["learning_rate"] == 0.002

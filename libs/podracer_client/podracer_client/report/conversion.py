@@ -97,7 +97,7 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
 
 def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
     """A candidate of the report; None if its evaluation is not finite."""
-    judged = evaluation(message.evaluation, origin, message.score if message.HasField("score") else None)
+    judged = evaluation(message.evaluation, origin, message.score)
     if judged is None:
         return None
     agent, note = short_name(message.agent.name), broken_text(message)
