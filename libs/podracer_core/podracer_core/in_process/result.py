@@ -80,29 +80,30 @@ class Policy:
         if action_mask is not None:
             flags = np.array(action_mask, bool)
             mask = torch.from_numpy(flags[None] if is_single else flags)
-        taken = self.act(batch, mask) if deterministic else self._drawn(batch, mask, np.random.default_rng(seed))
+        taken = self.act(batch, mask, None if deterministic else np.random.default_rng(seed))
         actions = self._to_environment(taken.numpy())
         return actions[0] if is_single else actions
 
-    def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The greedy actions in tensors: flat rows [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count
-        from 0."""
-        with torch.inference_mode():
-            mask = None if action_mask is None else action_mask.unsqueeze(0)
-            return self._actor.greedy(observation.unsqueeze(0), mask)[0]
-
-    def _drawn(self, rows: torch.Tensor, mask: torch.Tensor | None, random: np.random.Generator) -> torch.Tensor:
-        """Like `act`, from the distribution."""
-        if not self._actor.head.stochastic:
+    def act(
+        self,
+        observation: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+        random: np.random.Generator | None = None,
+    ) -> torch.Tensor:
+        """The actions in tensors: flat rows [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count from 0.
+        Greedy without `random`, else drawn from the distribution."""
+        rows, mask = observation.unsqueeze(0), None if action_mask is None else action_mask.unsqueeze(0)
+        if random is not None and not self._actor.head.stochastic:
             raise PreconditionFailed(
                 f"{self._algorithm} has no distribution to draw from, only its best action: use deterministic=True",
                 reason="DETERMINISTIC_POLICY",
             )
-        keys = torch.from_numpy(random.integers(2**63, size=(1, len(rows))))
         with torch.inference_mode():
+            if random is None:
+                return self._actor.greedy(rows, mask)[0]
+            keys = torch.from_numpy(random.integers(2**63, size=(1, len(observation))))
             noise = self._actor.draw_noise(keys, torch.zeros(1, dtype=torch.int64), 1)[0]
-            action, _ = self._actor.act(rows.unsqueeze(0), noise, None if mask is None else mask.unsqueeze(0))
-            return self._actor.head.to_environment(action)[0]
+            return self._actor.head.to_environment(self._actor.act(rows, noise, mask)[0])[0]
 
     def _rows(self, observation: Any) -> tuple[NDArray[Any], bool]:
         """[B, *obs] as the network takes them, and whether it is a single one."""

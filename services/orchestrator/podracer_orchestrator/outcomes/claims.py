@@ -50,9 +50,7 @@ class Claim:
 def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     """Have a claim challenged; False where it is no number or was challenged before, where a better one waits or was
     confirmed, or where the job has its answer."""
-    if not evaluation_works.is_finite(claim.evaluation):
-        return False
-    if broken_worlds.is_excluded(job, claim.evaluation.agent):
+    if not evaluation_works.is_finite(claim.evaluation) or broken_worlds.is_excluded(job, claim.evaluation.agent):
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False

@@ -24,7 +24,6 @@ from podracer_core.environments.vec_environment import Break, Step, VecEnvironme
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
-_MOST_BREAKS = 10_000  # that wait to be taken
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds
 
@@ -215,7 +214,7 @@ class PreprocessVecEnv(VecEnvironment):
         return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
 
     def take_breaks(self) -> list[Break]:
-        """See `VecEnvironment.take_breaks`; at most the first 10,000."""
+        """See `VecEnvironment.take_breaks`."""
         taken, self._breaks = self._breaks, []
         return taken
 
@@ -261,9 +260,8 @@ class PreprocessVecEnv(VecEnvironment):
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Note what has broken, by the answer of a process to `step` or `start`."""
-        if len(self._breaks) < _MOST_BREAKS:
-            spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
-            self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
+        spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
+        self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
@@ -295,8 +293,7 @@ class PreprocessVecEnv(VecEnvironment):
         arrays.valid[rows] = False
         arrays.episode[rows] += 1
         what = reason.removeprefix(f"{self.name}: ")
-        if len(self._breaks) < _MOST_BREAKS:
-            self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
+        self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
         self._note(self._processes.replace(index))
 
 
