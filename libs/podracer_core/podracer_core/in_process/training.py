@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -131,15 +131,13 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
         order = replace(order, source=order.source.overlapping())
     attempt = _Attempt(order, found, told, called, progress, began_at)
     proof = order.source.proof()
-    if proof is None:
-        return attempt.run()
-    with closing(proof):
+    with nullcontext() if proof is None else closing(proof):
         try:
             return attempt.run(proof)
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
-            if not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
+            if proof is None or not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
                 raise
     warning = order.source.spec.shared_state_warning
     warnings.warn(warning, stacklevel=3)
@@ -315,8 +313,7 @@ class _Training:
     def _choose(self) -> tuple[Snapshot, EvaluationResult | None]:
         """The best that was found, or without any evaluation the member of the best training return."""
         if known := self._known():
-            sound = [one for one in known if not self._selection.breaks_more(one.member)]
-            judged = self._session.confirmed or max(sound or known, key=self._rank)
+            judged = self._session.confirmed or max(known, key=self._rank)
             assert judged.snapshot is not None, "only those are known"
             self._warn_of_cuts(judged.result)
             return judged.snapshot, judged.result
@@ -388,10 +385,11 @@ class _Training:
         if False in [callback.on_look(self._looks[-1]) for callback in self._callbacks]:
             self._stopped_by = self._stopped_by or "callback"
 
-    def _rank(self, judgement: Judgement) -> tuple[bool, float]:
-        """Full evaluations rank above looks, whose few episodes may be lucky."""
-        result = self._selection.counted(judgement.result)
-        return result.episodes >= self._order.episodes, self._session.plan.score(result)
+    def _rank(self, judgement: Judgement) -> tuple[bool, bool, float]:
+        """Full evaluations rank above looks, whose few episodes may be lucky; all above those of members that break
+        more than others."""
+        result, is_sound = self._selection.counted(judgement.result), not self._selection.breaks_more(judgement.member)
+        return is_sound, result.episodes >= self._order.episodes, self._session.plan.score(result)
 
     def _values_of(self, snapshot: Snapshot) -> Values:
         """The values that the snapshot was trained with."""

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
@@ -317,7 +316,7 @@ class Selection:
             self.first_break = self.first_break or result.first_break
 
     def _take_look(self, look: Look, answer: EvaluationAnswer) -> None:
-        moment = look.moment
+        moment, now_s = look.moment, self._now().elapsed_s
         active = self._algorithm.active.tolist()
         passed: list[tuple[float, Snapshot]] = []
         self._note(range(len(answer.results)), answer)
@@ -329,7 +328,8 @@ class Selection:
                 taken = look.snapshots
                 snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
             where = member, moment.env_steps[member], moment.version, moment.elapsed_s
-            judgement = self._judge(where, "progress", result, answer.duration_s / len(answer.results), snapshot)
+            judgement = Judgement(*where, "progress", result, now_s, answer.duration_s / len(answer.results), snapshot)
+            self._news.append(judgement)
             if snapshot is not None and is_kept:
                 self._contenders.add(Contender(mean, snapshot, judgement), last=self._concluding)
             if snapshot is not None and passes:
@@ -342,7 +342,8 @@ class Selection:
         self._note((snapshot.member,), answer)
         result = answer.results[0]
         where = snapshot.member, snapshot.env_steps, snapshot.version, snapshot.train_time_s
-        judgement = self._judge(where, "candidate", result, answer.duration_s, snapshot)
+        judgement = Judgement(*where, "candidate", result, self._now().elapsed_s, answer.duration_s, snapshot)
+        self._news.append(judgement)
         known = self._candidates.get(snapshot.member)
         counted = self.counted(result)
         if result.returns and (
@@ -353,18 +354,6 @@ class Selection:
             self.confirmed = judgement
         else:
             self._challenge(answer.duration_s)
-
-    def _judge(
-        self,
-        where: tuple[int, int, int, float],
-        purpose: Literal["progress", "candidate"],
-        result: EvaluationResult,
-        duration_s: float,
-        snapshot: Snapshot | None,
-    ) -> Judgement:
-        """Make it known. `where`: member, steps, version, seconds of the round."""
-        self._news.append(Judgement(*where, purpose, result, self._now().elapsed_s, duration_s, snapshot))
-        return self._news[-1]
 
     def _challenge(self, last_cost_s: float = 0.0) -> None:
         """Evaluate the next member that seems to have reached the target: the best always, others if there is time."""
