@@ -19,8 +19,7 @@ from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
 from podracer_core.training.phases import Phases, processor_seconds
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.round_time import RoundTime
+from podracer_core.training.plan import RoundPlan, RoundTime
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
