@@ -78,8 +78,9 @@ def find_start(start: Start, algorithm: str | None) -> Checkpoint | None:
     if start is None:
         return None
     if not isinstance(start, Result | str | os.PathLike):
-        problem = f"expected a Result, or the path of a saved one or of a checkpoint; got {start!r:.100}"
-        raise InvalidInput.of("start", problem, "NO_START")
+        raise InvalidInput.of(
+            "start", f"expected a Result, or the path of a saved one or of a checkpoint; got {start!r:.100}", "NO_START"
+        )
     checkpoint = (start if isinstance(start, Result) else load(start)).checkpoint
     trained = checkpoint.metadata["algorithm"]
     if algorithm not in (None, trained):
