@@ -75,7 +75,7 @@ class Selection:
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
-        self._lowest = math.inf  # return of an intact episode in this round
+        self._lowest = plan.lowest_return
         self.broken = [0] * algorithm.members
         self.played = [0] * algorithm.members
         self.first_break = ""
@@ -115,7 +115,7 @@ class Selection:
 
     def counted(self, result: EvaluationResult) -> EvaluationResult:
         """The result that ranks and reaches targets: with a return for each broken episode."""
-        return result.counted(min(self._lowest, self._plan.lowest_return)) if result.broken else result
+        return result.counted(self._lowest)
 
     def breaks_more(self, member: int) -> bool:
         """Whether more of the member's episodes have broken than of the others', by Fisher's exact test at 1 %. Such a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Breaks:
     def __init__(self) -> None:
         self._noted: list[dict[str, Any]] = []
         self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
-        self._places: dict[int, tuple[int, int, int]] = {}  # seed → step, how often, and when last
+        self._places: dict[tuple[int, int], set[int]] = defaultdict(set)  # seed and step → when it failed there
         self._lines: Counter[str] = Counter()
 
     def note(self, row: int, step: int, what: str, *, numbers: bool = True, text: str = "") -> None:
@@ -81,11 +81,10 @@ class Breaks:
         self._last[row] = now, times
         if times >= IN_A_ROW:
             _raise(error, f"it came {times} times in a row, without a step between")
-        place, again, when = self._places.get(seed, (step, 0, -1))
-        again = 1 if place != step else again + (when != now)  # at the same time, it is one failure of many rows
-        self._places[seed] = step, again, now
-        if again >= IN_A_ROW:
-            _raise(error, f"it came {again} times at step {step} of the episode with seed {seed}")
+        moments = self._places[seed, step]
+        moments.add(now)  # at the same time, it is one failure of many rows
+        if len(moments) >= IN_A_ROW:
+            _raise(error, f"it came {len(moments)} times at step {step} of the episode with seed {seed}")
         line = str(traceback.extract_tb(error.__traceback__, limit=-1))
         self._lines[line] += 1
         if self.begun >= _FEWEST_EPISODES and 2 * self._lines[line] > self.begun:
