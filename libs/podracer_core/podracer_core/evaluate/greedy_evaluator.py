@@ -93,16 +93,16 @@ class GreedyEvaluator(Evaluator):
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
         self._check()
-        intact, rewards = _IntactEpisodes(seeds, members), torch.empty(0)
+        intact, rewards, in_time = _IntactEpisodes(seeds, members), torch.empty(0), True
         for attempt in range(1 if self._all_alike else _ATTEMPTS):
             keys = _attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
             rewards, in_time = self._play_out(episodes, keys, intact.open)
             if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
                 raise TimeUp("the later episodes of this evaluation have not ended in time")
-            intact.take(episodes, environment.take_breaks(), in_time=in_time)
+            intact.take(episodes, environment.take_breaks())
             if not (intact.open and in_time):
                 break
-        results = intact.results()
+        results = intact.results(in_time=in_time)
         self._was_intact |= not in_time or any(result.returns for result in results)
         if not self._was_intact and intact.by_world:
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
@@ -209,9 +209,8 @@ class _IntactEpisodes:
         self._found: dict[int, tuple[float, int, bool]] = {}
         self._breaks: list[list[Break]] = [[] for _ in range(members)]
 
-    def take(self, episodes: GreedyEpisodes, breaks: Sequence[Break], *, in_time: bool) -> None:
-        """Take what was played in the open rows. A policy that acts wildly is not given another episode. Not `in_time`:
-        a policy's unfinished episodes are left out, or cut if none is finished."""
+    def take(self, episodes: GreedyEpisodes, breaks: Sequence[Break]) -> None:
+        """Take what was played in the open rows. A policy that acts wildly is not given another episode."""
         told: dict[int, Break] = {}
         for each in breaks:
             if not each.text.startswith("reset: "):
@@ -231,19 +230,15 @@ class _IntactEpisodes:
                 self.open.append(row)
             else:
                 self._found[row] = returns[row], lengths[row], running[row]
-        if not in_time:
-            whole = {row // len(self._seeds) for row, (_, _, is_cut) in self._found.items() if not is_cut}
-            self._found = {
-                row: found for row, found in self._found.items() if not found[2] or row // len(self._seeds) not in whole
-            }
 
-    def results(self) -> tuple[EvaluationResult, ...]:
-        """One result a policy."""
-        return tuple(self._result(member, breaks) for member, breaks in enumerate(self._breaks))
+    def results(self, *, in_time: bool) -> tuple[EvaluationResult, ...]:
+        """One result a policy. Not `in_time`: its unfinished episodes are left out, or cut if none is finished."""
+        return tuple(self._result(member, breaks, in_time) for member, breaks in enumerate(self._breaks))
 
-    def _result(self, member: int, breaks: Sequence[Break]) -> EvaluationResult:
+    def _result(self, member: int, breaks: Sequence[Break], in_time: bool) -> EvaluationResult:
         rows = range(member * len(self._seeds), (member + 1) * len(self._seeds))
         kept = [(seed, *self._found[row]) for seed, row in zip(self._seeds, rows, strict=True) if row in self._found]
+        kept = kept if in_time else [each for each in kept if not each[3]] or kept
         seeds, returns, lengths, cut = zip(*kept, strict=True) if kept else ((),) * 4
         numbers = sum(each.numbers for each in breaks)
         first = breaks[0].text if breaks else ""

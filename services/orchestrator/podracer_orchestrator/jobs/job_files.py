@@ -115,13 +115,10 @@ def _references(spec: job_pb2.JobSpec) -> Iterator[tuple[str, tensor_pb2.ObjectR
         yield f"data.{name}", reference, DATA_SET
     for place, founder in enumerate(spec.founders):
         if is_uploaded(founder):
-            key, sha256 = founder.checkpoint.prefix, founder.checkpoint.manifest_sha256
-            size_bytes = founder.checkpoint.size_bytes
-            yield (
-                f"founders[{place}]",
-                tensor_pb2.ObjectReference(key=key, sha256=sha256, size_bytes=size_bytes),
-                POLICY,
-            )
+            stored = founder.checkpoint
+            reference = tensor_pb2.ObjectReference(key=stored.prefix, sha256=stored.manifest_sha256)
+            reference.size_bytes = stored.size_bytes
+            yield f"founders[{place}]", reference, POLICY
 
 
 def is_uploaded(founder: evolution_pb2.Founder) -> bool:
