@@ -22,7 +22,7 @@ from podracer_core.checkpoint import Checkpoint
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
 from podracer_core.in_process.breeding import replace_worst
-from podracer_core.in_process.order import begin_from
+from podracer_core.in_process.result import begin_from
 from podracer_core.training import plan
 from tests.unit.in_process.tiny import FAST, Lights
 

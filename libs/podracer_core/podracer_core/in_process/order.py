@@ -1,36 +1,28 @@
-"""The arguments of `train`, checked before anything starts, and the former result that every member goes on from."""
+"""The arguments of `train`, checked before anything starts."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, get_args
 
-from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.config.other_libraries import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.in_process.environments import EnvironmentSource
-from podracer_core.in_process.result import Result, load
 from podracer_core.jobs.checks import MAX_COUNT, Checks
 from podracer_core.jobs.job_file import search_space
 from podracer_core.jobs.objective import MAX_EPISODES
 from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.jobs.search import AlgorithmShare, Search
-from podracer_core.training.member_states import inherit, resume
 from podracer_core.training.plan import Statistic
 
 _COUNTS = (("members", MAX_MEMBERS), ("steps", MAX_COUNT), ("episodes", MAX_EPISODES), ("envs_per_member", MAX_COUNT))
-
-Start = Result | Path | str | None
-"""A result, or a path that `podracer.load` accepts."""
 
 
 @dataclass(frozen=True)
@@ -70,33 +62,6 @@ class Order:
         default = self.info.defaults()
         known = {name: stored[name] for name in default.keys() & stored.keys()}
         return default | {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-
-
-def find_start(start: Start, algorithm: str | None) -> Checkpoint | None:
-    """The checkpoint of `start`. Raises InvalidInput if there is none, or if it is of another algorithm; DataCorrupted
-    if its bytes have changed."""
-    if start is None:
-        return None
-    if not isinstance(start, Result | str | os.PathLike):
-        raise InvalidInput.of(
-            "start", f"expected a Result, or the path of a saved one or of a checkpoint; got {start!r:.100}", "NO_START"
-        )
-    checkpoint = (start if isinstance(start, Result) else load(start)).checkpoint
-    trained = checkpoint.metadata["algorithm"]
-    if algorithm not in (None, trained):
-        problem = f"it was trained by {trained}, not by {algorithm}: leave `algorithm` out to go on with {trained}"
-        raise InvalidInput.of("start", problem, "NO_START")
-    return checkpoint
-
-
-def begin_from(checkpoint: Checkpoint, algorithm: Algorithm) -> None:
-    """Give every member the weights, optimizer state and statistics of `checkpoint`, where it has them.
-
-    The first member goes on exactly; the others have their own streams of random numbers.
-    """
-    resume(algorithm, 0, checkpoint.groups)
-    for member in range(1, algorithm.members):
-        inherit(algorithm, member, "copy", [(checkpoint.groups, 1.0)], keep_optimizer=True)
 
 
 def check_order(order: Order, hyperparameters: Mapping[str, Any], search: bool) -> Order:

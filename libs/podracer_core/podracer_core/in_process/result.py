@@ -1,8 +1,9 @@
-"""The result of training: a policy that acts and can be evaluated, filmed, plotted and saved."""
+"""The result of training: a policy that acts and can be evaluated, filmed, plotted, saved, and trained further."""
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.observations import flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
@@ -37,6 +39,7 @@ from podracer_core.in_process.reporting import Look
 from podracer_core.networks import NetworkActor
 from podracer_core.storage.folder import DRAFTS, FolderStore
 from podracer_core.storage.manifest import FILE_NAME
+from podracer_core.training.member_states import inherit, resume
 
 _PACKED = ".safetensors"
 _OF_ENVIRONMENTS = ("environment", "replay")  # groups that only the same job can use
@@ -287,3 +290,34 @@ def load(
         raise PreconditionFailed("environment_arguments and max_episode_steps go with an environment")
     looks = [Look(**{**look, "returns": tuple(look["returns"])}) for look in checkpoint.metadata.get("looks", ())]
     return Result(checkpoint, source, looks, target=checkpoint.metadata.get("target"))
+
+
+Start = Result | Path | str | None
+"""A result, or a path that `podracer.load` accepts."""
+
+
+def find_start(start: Start, algorithm: str | None) -> Checkpoint | None:
+    """The checkpoint of `start`. Raises InvalidInput if there is none, or if it is of another algorithm; DataCorrupted
+    if its bytes have changed."""
+    if start is None:
+        return None
+    if not isinstance(start, Result | str | os.PathLike):
+        raise InvalidInput.of(
+            "start", f"expected a Result, or the path of a saved one or of a checkpoint; got {start!r:.100}", "NO_START"
+        )
+    checkpoint = (start if isinstance(start, Result) else load(start)).checkpoint
+    trained = checkpoint.metadata["algorithm"]
+    if algorithm not in (None, trained):
+        problem = f"it was trained by {trained}, not by {algorithm}: leave `algorithm` out to go on with {trained}"
+        raise InvalidInput.of("start", problem, "NO_START")
+    return checkpoint
+
+
+def begin_from(checkpoint: Checkpoint, algorithm: Algorithm) -> None:
+    """Give every member the weights, optimizer state and statistics of `checkpoint`, where it has them.
+
+    The first member goes on exactly; the others have their own streams of random numbers.
+    """
+    resume(algorithm, 0, checkpoint.groups)
+    for member in range(1, algorithm.members):
+        inherit(algorithm, member, "copy", [(checkpoint.groups, 1.0)], keep_optimizer=True)

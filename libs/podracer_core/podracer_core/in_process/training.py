@@ -38,9 +38,9 @@ from podracer_core.evaluate.result import EvaluationResult, result_to_json
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
-from podracer_core.in_process.order import Order, Start, begin_from, check_order, find_start, unknown_argument
+from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
-from podracer_core.in_process.result import Result
+from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.session import TrainingSession
