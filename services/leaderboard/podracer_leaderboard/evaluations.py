@@ -61,10 +61,7 @@ def record(
 
 
 def store_evaluations(
-    session: Session,
-    board: BoardRow,
-    agents: Mapping[str, AgentRow],
-    evaluations: Sequence[agent_pb2.Evaluation],
+    session: Session, board: BoardRow, agents: Mapping[str, AgentRow], evaluations: Sequence[agent_pb2.Evaluation]
 ) -> int:
     """Store evaluations of `agents` and count their episodes; returns the number of new ones. One stored before its
     checkpoint was written is completed."""

@@ -162,12 +162,7 @@ def _give_back(session: Session, board: BoardRow, row: CandidateRow, found: Judg
 
 
 def _place(
-    session: Session,
-    board: BoardRow,
-    agent: AgentRow,
-    candidate: Judged,
-    removed: Sequence[CandidateRow],
-    former: str,
+    session: Session, board: BoardRow, agent: AgentRow, candidate: Judged, removed: Sequence[CandidateRow], former: str
 ) -> None:
     for row in removed:
         session.delete(row)

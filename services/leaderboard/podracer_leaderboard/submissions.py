@@ -110,12 +110,7 @@ def _variance(evaluation: agent_pb2.Evaluation) -> float:
 
 
 def _end_round(
-    board: BoardRow,
-    agent: AgentRow,
-    request: leaderboard_pb2.SubmitCandidateRequest,
-    *,
-    trained: bool,
-    cost_s: float,
+    board: BoardRow, agent: AgentRow, request: leaderboard_pb2.SubmitCandidateRequest, *, trained: bool, cost_s: float
 ) -> None:
     agent.env_steps += request.env_steps
     agent.cost_s += cost_s
@@ -132,11 +127,7 @@ def _end_round(
 
 
 def _judge(
-    session: Session,
-    board: BoardRow,
-    agent: AgentRow,
-    evaluation: agent_pb2.Evaluation,
-    score: float,
+    session: Session, board: BoardRow, agent: AgentRow, evaluation: agent_pb2.Evaluation, score: float
 ) -> tuple[Admission, bool]:
     """Keep it where it is the agent's best, and put it on the board where the updater says so."""
     if not evaluation.checkpoint.prefix:

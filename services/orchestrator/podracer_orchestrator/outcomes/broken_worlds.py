@@ -37,11 +37,7 @@ def hear(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: d
 
 
 def hear_training(
-    session: Session,
-    job: JobRow,
-    members: list[MemberRow],
-    breaks: Iterable[agent_pb2.WorldBreak],
-    now: datetime,
+    session: Session, job: JobRow, members: list[MemberRow], breaks: Iterable[agent_pb2.WorldBreak], now: datetime
 ) -> None:
     """Tell of the breaks that a learner has reported."""
     for each in breaks:
