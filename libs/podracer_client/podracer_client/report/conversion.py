@@ -71,8 +71,8 @@ def objective(message: evolution_pb2.Objective) -> Objective:
 def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) -> Agent:
     """An agent; its score is that of its best judged evaluation."""
     first = message.spec.initialization
-    known = message.best_score if message.HasField("best_score") else None
-    best = evaluation(message.best_evaluation, origin, known) if message.HasField("best_evaluation") else None
+    has_best = message.HasField("best_evaluation")
+    best = evaluation(message.best_evaluation, origin, message.best_score) if has_best else None
     return Agent(
         name=short_name(message.name),
         algorithm=message.spec.algorithm,
