@@ -152,7 +152,7 @@ class EvaluateSession(WorkSession):
                 message.admission_score if message.HasField("admission_score") else None,
                 message.purpose == agent_pb2.EVALUATION_PURPOSE_PROGRESS,
                 message.required_score if message.HasField("required_score") else None,
-                seconds_from_duration(message.timeout) or math.inf,
+                seconds_from_duration(message.timeout) if message.HasField("timeout") else math.inf,
             )
             episodes = sum(result.episodes for result in results)
             own.set(episodes=episodes)

@@ -103,7 +103,7 @@ class CollectSession(WorkSession):
             horizon=request.horizon,
             device=require_device(device_for(request.device or self._device, environment)),
             state=_state(request),
-            rollout_s=seconds_from_duration(request.rollout_time) or math.inf,
+            rollout_s=seconds_from_duration(request.rollout_time) if request.HasField("rollout_time") else math.inf,
         )
         in_flight = request.max_in_flight or 1
         if not 0 < in_flight <= _MAX_IN_FLIGHT:

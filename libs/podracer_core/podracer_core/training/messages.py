@@ -93,6 +93,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         preparation=preparation,
     )
     description.shares_state, description.waits = is_shared, found.waits
-    description.start_time.CopyFrom(seconds_to_duration(found.start_s))
-    description.step_time.CopyFrom(seconds_to_duration(found.step_s))
+    for name, seconds in (("start_time", found.start_s), ("step_time", found.step_s)):
+        if seconds > 0.0:
+            getattr(description, name).CopyFrom(seconds_to_duration(seconds))
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

@@ -250,7 +250,7 @@ class RemoteSource(RolloutSource):
             max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
-            rollout_time=seconds_to_duration(self._plan.rollout_s),
+            rollout_time=seconds_to_duration(self._plan.rollout_s) if self._plan.rollout_s else None,
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:
