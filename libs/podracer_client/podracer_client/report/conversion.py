@@ -14,15 +14,7 @@ from podracer_client.display.leaderboard import agent_hyperparameters, broken_te
 from podracer_client.display.messages import counts_json
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.names import short_name
-from podracer_client.report.records import (
-    Agent,
-    Candidate,
-    Ensemble,
-    Evaluation,
-    Event,
-    Objective,
-    Pod,
-)
+from podracer_client.report.records import Agent, Candidate, Ensemble, Evaluation, Event, Objective, Pod
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput

@@ -23,12 +23,7 @@ from podracer_core.catalogue.messages import environment_from_message, space_fro
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
-from podracer_core.environments.spaces import (
-    action_array_space,
-    from_gymnasium,
-    observation_array_space,
-    to_gymnasium,
-)
+from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
