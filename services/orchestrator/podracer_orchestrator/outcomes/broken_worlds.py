@@ -57,11 +57,6 @@ def tell(session: Session, job: JobRow, agent: str, found: agent_pb2.WorldBreak,
     events.record_once(session, job, "WORLD_BROKE", message, kind, now=now, subject=agent, traceback=traceback)
 
 
-def is_excluded(job: JobRow, agent: str) -> bool:
-    """Whether an agent can be neither the best nor reach the target."""
-    return agent in (job.excluded or {})
-
-
 def exclude(session: Session, job: JobRow, found: Iterable[leaderboard_pb2.Exclusion], now: datetime) -> bool:
     """Keep the leaderboard's word on the agents that cannot be first. Returns whether the job's best is one of them:
     then it has none."""

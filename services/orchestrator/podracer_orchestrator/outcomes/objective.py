@@ -65,7 +65,7 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         job.best_score = score(job, best)  # its broken episodes count less
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return
-    if broken_worlds.is_excluded(job, evaluation.agent) or not evaluation_works.is_finite(evaluation):
+    if evaluation.agent in (job.excluded or {}) or not evaluation_works.is_finite(evaluation):
         return
     if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None:
         return
