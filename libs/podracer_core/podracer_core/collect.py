@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import agent_pb2
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.environments.spaces import action_mask_size
@@ -110,16 +109,6 @@ class Collector:
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
         return horizon
-
-    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
-        """The first break of each kind since the last call."""
-        kinds = {each.numbers: each for each in reversed(self.environment.take_breaks())}
-        return [
-            agent_pb2.WorldBreak(
-                member=each.row // self.num_envs, numbers=each.numbers, text=each.text, traceback=each.traceback
-            )
-            for each in kinds.values()
-        ]
 
     def rollout_size_bytes(self, horizon: int) -> int:
         """The size of a rollout of this many steps."""

@@ -26,6 +26,7 @@ from podracer_core.training.member_states import (
     stack_states,
     unstack_states,
 )
+from podracer_core.training.source import first_breaks
 
 STEP_COUNT = "step_count"
 
@@ -100,8 +101,8 @@ class Collection:
         return self._collector.rollout_size_bytes(self._plan.horizon)
 
     def take_breaks(self) -> list[agent_pb2.WorldBreak]:
-        """See `Collector.take_breaks`."""
-        return self._collector.take_breaks()
+        """See `RolloutSource.take_breaks`."""
+        return first_breaks(self._collector)
 
     def environment_state(self) -> dict[str, Tensor]:
         """The environments' states, in the form of `CollectionPlan.state`."""

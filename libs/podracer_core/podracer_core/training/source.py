@@ -64,6 +64,17 @@ class RolloutSource(ABC):
         """Release resources; closing twice is harmless."""
 
 
+def first_breaks(collector: Collector) -> list[agent_pb2.WorldBreak]:
+    """The first break of each kind in a collector's environments since the last call."""
+    kinds = {each.numbers: each for each in reversed(collector.environment.take_breaks())}
+    return [
+        agent_pb2.WorldBreak(
+            member=each.row // collector.num_envs, numbers=each.numbers, text=each.text, traceback=each.traceback
+        )
+        for each in kinds.values()
+    ]
+
+
 class InProcessSource(RolloutSource):
     """Collects in this process, between the updates, always with the newest weights."""
 
@@ -75,7 +86,7 @@ class InProcessSource(RolloutSource):
         return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
 
     def take_breaks(self) -> list[agent_pb2.WorldBreak]:
-        return self._collector.take_breaks()
+        return first_breaks(self._collector)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector)
@@ -112,7 +123,7 @@ class OverlappingSource(RolloutSource):
         return rollout
 
     def take_breaks(self) -> list[agent_pb2.WorldBreak]:
-        return self._collector.take_breaks()
+        return first_breaks(self._collector)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector) if self._next is None else None
