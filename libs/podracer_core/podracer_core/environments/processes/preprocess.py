@@ -254,7 +254,7 @@ class PreprocessVecEnv(VecEnvironment):
             if asked.lost:
                 self._losses_in_a_row += 1
                 for index, reason in asked.lost.items():
-                    self._replace(index, reason)
+                    self._replace(index, reason, "reset: " if command == "start" else "")
             else:
                 self._losses_in_a_row = 0
 
@@ -281,7 +281,7 @@ class PreprocessVecEnv(VecEnvironment):
             self.close()
             raise
 
-    def _replace(self, index: int, reason: str) -> None:
+    def _replace(self, index: int, reason: str, when: str) -> None:
         """Replace a lost process, and mark its rows as not valid for this step."""
         if self._losses_in_a_row >= _LOSSES_IN_A_ROW:
             raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
@@ -292,7 +292,7 @@ class PreprocessVecEnv(VecEnvironment):
         arrays.truncated[rows] = True
         arrays.valid[rows] = False
         arrays.episode[rows] += 1
-        what = reason.removeprefix(f"{self.name}: ")
+        what = when + reason.removeprefix(f"{self.name}: ")
         self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
         self._note(self._processes.replace(index))
 
