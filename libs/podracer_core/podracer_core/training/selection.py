@@ -122,7 +122,7 @@ class Selection:
         member may gain by it: it reaches no target, and comes after the others."""
         broken, played = self.broken[member], self.played[member]
         others = sum(self.broken) - broken, sum(self.played) - played
-        return excess_probability(broken, played, *others) < EXCESS_LEVEL
+        return broken > 0 and excess_probability(broken, played, *others) < EXCESS_LEVEL
 
     @property
     def has_judged(self) -> bool:
