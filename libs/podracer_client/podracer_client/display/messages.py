@@ -91,11 +91,8 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, An
 
 def counts_json(agent: leaderboard_service_pb2.Agent) -> dict[str, Any]:
     """The episodes of all of an agent's evaluations, and those of them that broke."""
-    return {
-        "evaluated_episodes": agent.evaluated_episodes,
-        "broken_number_episodes": agent.broken_number_episodes,
-        "broken_code_episodes": agent.broken_code_episodes,
-    }
+    names = ("evaluated_episodes", "broken_number_episodes", "broken_code_episodes")
+    return {name: getattr(agent, name) for name in names}
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:

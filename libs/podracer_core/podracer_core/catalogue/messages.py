@@ -168,19 +168,25 @@ def description_to_message(
     *,
     deterministic_evaluation: bool = False,
     preparation: str = "",
+    shares_state: bool = False,
+    step_s: float = 0.0,
 ) -> environment_pb2.EnvironmentDescription:
     """The description of a started environment as a message; `backend`: the implementation.
 
-    A `preparation` that is too long for the message is cut.
+    A `preparation` that is too long for the message is cut. `step_s`: of one step; 0: not measured.
     """
-    return environment_pb2.EnvironmentDescription(
+    description = environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
         max_episode_steps=max_episode_steps or 0,
         backend=backend,
         deterministic_evaluation=deterministic_evaluation,
         preparation=_shortened(preparation),
+        shares_state=shares_state,
     )
+    if step_s > 0.0:
+        description.step_time.FromNanoseconds(int(step_s * 1e9))
+    return description
 
 
 def hyperparameter_to_message(value: HyperparameterValue) -> agent_pb2.HyperparameterValue:

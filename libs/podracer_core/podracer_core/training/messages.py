@@ -16,7 +16,6 @@ from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
-from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.jobs.pod import MAX_MEMBERS
 
 
@@ -80,7 +79,7 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
                 raise
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
-        is_shared = proof is not None and proof.shares_state(deadline=deadline)
+        shares_state = proof is not None and proof.shares_state(deadline=deadline)
     preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
@@ -91,9 +90,10 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         find_environment(spec.id).backend if spec.id else "gymnasium",
         deterministic_evaluation=found.deterministic_evaluation,
         preparation=preparation,
+        shares_state=shares_state,
+        step_s=found.step_s,
     )
-    description.shares_state, description.waits = is_shared, found.waits
-    for name, seconds in (("start_time", found.start_s), ("step_time", found.step_s)):
-        if seconds > 0.0:
-            getattr(description, name).CopyFrom(seconds_to_duration(seconds))
+    description.waits = found.waits
+    if found.start_s > 0.0:
+        description.start_time.FromNanoseconds(int(found.start_s * 1e9))
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)

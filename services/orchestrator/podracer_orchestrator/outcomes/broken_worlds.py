@@ -20,8 +20,7 @@ from podracer_orchestrator.tables import JobRow, MemberRow
 from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works.works import MOST_TOLD
 
-SLOW = 0.1
-"""The part of the fastest algorithm's speed below which another one of the job is too slow beside it."""
+_SLOW = 0.1  # the part of the fastest algorithm's speed below which another one of the job is too slow beside it
 
 
 def hear(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> bool:
@@ -84,7 +83,7 @@ def note_speed(
     job.speeds = {**(job.speeds or {}), algorithm: env_steps_per_second}
     most, fastest = max((speed, name) for name, speed in job.speeds.items())
     for slow, speed in job.speeds.items():
-        if speed < SLOW * most:
+        if speed < _SLOW * most:
             message = (
                 f"{slow} takes {speed:,.0f} steps/s, {fastest} {most:,.0f}: in rounds of {round_s:.3g} s "
                 f"agents of {slow} are judged after much less training; give all of them rounds in steps "
