@@ -37,7 +37,7 @@ def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
     made.state = leaderboard_service_pb2.AGENT_STATE_WAITING
     if score is not None:
         made.best_evaluation.mean = score + 10
-        made.best_evaluation.lower_bound = score
+        made.best_evaluation.lower_bound = made.best_score = score
     return made
 
 
