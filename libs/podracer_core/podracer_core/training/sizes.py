@@ -95,10 +95,16 @@ def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: in
 def fitting_algorithm(
     cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
 ) -> Algorithm:
-    """The algorithm of a cohort. Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member,
-    the networks and the replay buffer fit into the device's free memory; REPLAY_TOO_LARGE if this buffer alone does
-    not.
-    """
+    """The algorithm of a cohort, after `require_room`."""
+    require_room(cohort, envs, space, action_space, device)
+    return algorithm_class(cohort.algorithm)(cohort, space, action_space, device)
+
+
+def require_room(
+    cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
+) -> None:
+    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, the networks and the
+    replay buffer fit into the device's free memory; REPLAY_TOO_LARGE if this buffer alone does not."""
     info, members = find_algorithm(cohort.algorithm), len(cohort.members)
     shared = info.defaults() | dict(cohort.shared)
     numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
@@ -131,7 +137,6 @@ def fitting_algorithm(
         advice = f"lower members, envs_per_member, {knobs}, or shrink the observations"
         text = f"{what} {_gib(needed)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
         raise InvalidInput(text, reason="NO_ROOM", field="members")
-    return algorithm_class(cohort.algorithm)(cohort, space, action_space, device)
 
 
 def _gib(size_bytes: float) -> str:
