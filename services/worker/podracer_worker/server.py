@@ -17,20 +17,16 @@ from podracer_core.attachments.placement import PodSettings
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
 
-METHODS = {
-    "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
-    "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),
-    "/podracer.worker.v1.WorkerService/GetStatus": (Role.POD, Role.CONTROL),
-}
+METHODS = methods_of("worker.v1.WorkerService")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""The audit log: a JSON line for each act of a client or an operator, done or refused, without what was sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from podracer_core.errors import InvalidInput, PermissionRefused, PodracerError
+from podracer_core.rpc.auth import ACTS, Identity
+from podracer_core.rpc.status import code_of
+from podracer_core.rpc.tokens import Role
+
+logger = logging.getLogger("podracer.audit")
+
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
+
+
+def write_audit_log(path: Path | None) -> None:
+    """Append the lines to a file, or write them to stderr. Raises InvalidInput if the file cannot be written."""
+    try:
+        handler = logging.StreamHandler(sys.stderr) if path is None else WatchedFileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"PODRACER_AUDIT_LOG: cannot write {path}: {error.strerror}", path=path) from error
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.handlers[:], logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+def audited(method: str, identity: Identity, behaviour: Behaviour) -> Behaviour:
+    """`behaviour`, which leaves a line when it ends if `method` is an act; a request is a message or a stream."""
+    if method not in ACTS:
+        return behaviour
+
+    async def act(request: Any, context: Any) -> Any:
+        seen = [request] if isinstance(request, Message) else []
+
+        async def noted() -> Any:
+            async for each in request:
+                seen[:] = seen or [each]  # the first tells what it is about
+                yield each
+
+        error: BaseException | None = None
+        try:
+            answer = await behaviour(request if seen else noted(), context)
+            seen.extend(value for _, value in answer.ListFields() if isinstance(value, Message))
+            return answer
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            _write(method, identity, context.peer(), error, seen)
+
+    return act
+
+
+def audit_refusal(method: str, refusal: Exception, peer: str) -> None:
+    """Leave a line of an act that the caller's role may not do."""
+    if method in ACTS and isinstance(refusal, PermissionRefused):
+        role, token, name = (refusal.metadata[key] for key in ("role", "token", "name"))
+        _write(method, Identity(Role(role), token=token, name=name), peer, refusal, [])
+
+
+def _write(method: str, caller: Identity, peer: str, error: BaseException | None, seen: list[Message]) -> None:
+    outcome, reason = "OK" if error is None else "CANCELLED", ""  # the caller has gone
+    if isinstance(error, Exception):
+        outcome = code_of(error).name if isinstance(error, PodracerError) else "INTERNAL"
+        reason = getattr(error, "reason", "")
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "logger": logger.name,
+        **{"role": caller.role, "token": caller.token, "name": caller.name, "peer": peer},
+        **{"method": method.removeprefix("/podracer."), "resource": _resource(seen)},
+        **{"outcome": outcome, "reason": reason},
+    }
+    logger.info(json.dumps(entry))
+
+
+def _resource(seen: list[Message]) -> str:
+    """The name of what a call is about, in its request or, if it makes something, in its answer; else the parent."""
+    messages = [getattr(each, "header", each) for each in seen]
+    found = (getattr(each, field, "") for field in ("name", "job", "leaderboard", "parent") for each in messages)
+    return next((name[:200] for name in found if name and isinstance(name, str)), "")
