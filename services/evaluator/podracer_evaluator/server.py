@@ -31,7 +31,6 @@ from podracer_core.telemetry.metrics import EPISODES, EVALUATION
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
 
-METHODS = methods_of("evaluator.v1.EvaluatorService")
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
@@ -57,7 +56,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("evaluator"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

@@ -34,8 +34,6 @@ from podracer_leaderboard.listings import Listings
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
-METHODS = methods_of("leaderboard.v1.LeaderboardService")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardConfig(ControlSettings):
@@ -48,7 +46,7 @@ async def create_leaderboard_server(config: LeaderboardConfig, database: Databas
     server = await create_aio_server(
         config.listen,
         [partial(add_LeaderboardServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("leaderboard"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

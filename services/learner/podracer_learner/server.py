@@ -35,7 +35,6 @@ from podracer_learner.round.access import Commands, LearnerStatus
 logger = logging.getLogger(__name__)
 
 _STORE_AWAY_S = (0.2, 5.0)
-METHODS = methods_of("learner.v1.LearnerService")
 
 
 def create_learner_server(
@@ -46,7 +45,7 @@ def create_learner_server(
     server = create_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("learner"), TokenFiles(config.tokens)),
         config.server_options(SERVER_THREADS + MAX_STREAMS),
     )
     server.on_drain(followers.drain)

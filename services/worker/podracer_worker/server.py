@@ -26,8 +26,6 @@ from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
 
-METHODS = methods_of("worker.v1.WorkerService")
-
 
 @dataclass(frozen=True)
 class WorkerConfig(PodSettings):
@@ -46,7 +44,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     server = create_server(
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("worker"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

@@ -101,21 +101,15 @@ def token(
 def create_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is, such as anna or ci.", show_default=False)],
     role: Annotated[str, typer.Option(metavar="ROLE", help="client, viewer (only reads), pod or control.")] = "client",
-    project: Annotated[
-        list[str] | None,
-        typer.Option(metavar="projects/ID", help="A project it is for; may be repeated.", show_default="all"),
-    ] = None,
-    audience: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SERVER", help="What accepts it, such as policy; may be repeated.", show_default="all"),
-    ] = None,
+    project: Annotated[list[str], typer.Option(metavar="projects/ID", help="Only for these projects.")] = [],  # noqa: B006
+    audience: Annotated[list[str], typer.Option(metavar="SERVER", help="Only for these, as policy.")] = [],  # noqa: B006
     days: Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")] = 90,
     folder: IssuingFolder = Path("runs"),
 ) -> None:
     """Print a new signed token. It is not stored."""
     from podracer_client.secrets import issued
 
-    sys.stdout.write(f"{issued.create(folder, name, role, project or (), audience or (), days)}\n")
+    sys.stdout.write(f"{issued.create(folder, name, role, project, audience, days)}\n")
 
 
 @tokens.command("list")

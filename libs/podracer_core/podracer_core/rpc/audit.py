@@ -69,16 +69,15 @@ def audit_refusal(method: str, refusal: Exception, peer: str) -> None:
 
 
 def _write(method: str, caller: Identity, peer: str, error: BaseException | None, seen: list[Message]) -> None:
-    outcome, reason = "OK" if error is None else "CANCELLED", ""  # the caller has gone
-    if isinstance(error, Exception):
-        outcome = code_of(error).name if isinstance(error, PodracerError) else "INTERNAL"
-        reason = getattr(error, "reason", "")
+    outcome = "OK" if error is None else "INTERNAL" if isinstance(error, Exception) else "CANCELLED"
+    if isinstance(error, PodracerError):
+        outcome = code_of(error).name
     entry = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "logger": logger.name,
         **{"role": caller.role, "token": caller.token, "name": caller.name, "peer": peer},
         **{"method": method.removeprefix("/podracer."), "resource": _resource(seen)},
-        **{"outcome": outcome, "reason": reason},
+        **{"outcome": outcome, "reason": getattr(error, "reason", "")},
     }
     logger.info(json.dumps(entry))
 

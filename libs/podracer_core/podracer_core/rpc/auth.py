@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from podracer_core.errors import PermissionRefused, Unauthenticated
 from podracer_core.rpc import signed_tokens
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, token_id
+from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
 AUTHORIZATION = "authorization"
 BEARER = "Bearer "
@@ -52,24 +52,23 @@ the orchestrator and pods report in every round is none. A viewer may read all o
 
 _ROLES = {
     f"/podracer.{service}/{name}": roles
-    for service, roles, *names in map(str.split, _TABLE.split("\n")[1:-1])
+    for service, roles, *names in map(str.split, _TABLE.strip().splitlines())
     for name in names
 }
 ACTS = frozenset(method for method, roles in _ROLES.items() if roles.endswith("!"))
 
 
-def methods_of(service: str) -> MethodTable:
-    """The table of a service, which is given as `worker.v1.WorkerService`."""
-    ours = f"/podracer.{service}/"
-    return {
-        method: {*map(Role, roles.strip("!").split(","))} for method, roles in _ROLES.items() if method.startswith(ours)
-    }
+def methods_of(server: str) -> MethodTable:
+    """The table of a server, such as `worker`."""
+    ours = ((method, roles) for method, roles in _ROLES.items() if method.startswith(f"/podracer.{server}."))
+    return {method: {*map(Role, roles.strip("!").split(","))} for method, roles in ours}
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The caller. A lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
-    `projects`: those that the token is for; None: all. `token`: an id of its token; `name`: of a signed one."""
+    `projects`: those that the token is for; None: all. `token`: the id of a signed
+    token, or the first digits of another's digest; `name`: of a signed one."""
 
     role: Role
     lease_id: str = ""
@@ -123,13 +122,9 @@ class Authorizer:
         roles = self._methods.get(method, frozenset())
         if identity.role not in roles:
             expected = " or ".join(sorted(roles)) or "no role"
-            raise PermissionRefused(
-                f"{method} is for {expected}; this token's role is {identity.role}",
-                method=method,
-                role=identity.role,
-                token=identity.token,
-                name=identity.name,
-            )
+            caller = {"role": identity.role, "token": identity.token, "name": identity.name}
+            message = f"{method} is for {expected}; this token's role is {identity.role}"
+            raise PermissionRefused(message, method=method, **caller)
         return identity
 
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
@@ -145,7 +140,7 @@ class Authorizer:
         if found is None:
             raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
         role, projects = found
-        return Identity(role, projects=projects, token=token_id(token))
+        return Identity(role, projects=projects, token=hash_token(token)[:23])
 
 
 def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:

@@ -249,11 +249,6 @@ def hash_token(token: str) -> str:
     return _HASHED + _digest(token).hex()
 
 
-def token_id(token: str) -> str:
-    """What an audit log calls a token of a file: the first digits of its digest."""
-    return _digest(token).hex()[:16]
-
-
 def hash_tokens(text: str) -> str:
     """`hash_token` of a whole token file, projects included."""
     lines = [line.split() for line in text.splitlines() if line.strip()]

@@ -18,7 +18,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.auth import current_caller, methods_of
+from podracer_core.rpc.auth import current_caller
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events
 from podracer_orchestrator.api import job_changes
@@ -33,7 +33,6 @@ from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
 from podracer_orchestrator.tables import JobRow
 
-METHODS = methods_of("orchestrator.v1.JobService")
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1
 

@@ -15,7 +15,7 @@ from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.auth import current_caller, methods_of
+from podracer_core.rpc.auth import current_caller
 from podracer_core.service.build import is_compatible, own_build
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.clock import Clock
@@ -28,7 +28,6 @@ from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
 from podracer_orchestrator.works.train_results import member_commit
 
-METHODS = methods_of("orchestrator.v1.PodService")
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0
 
