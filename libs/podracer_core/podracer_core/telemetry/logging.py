@@ -26,8 +26,8 @@ _SENSITIVE_NAME = (
 _SECRET_KEY = re.compile(_SENSITIVE_NAME, re.IGNORECASE)
 _HIDDEN = "***"
 _SECRETS_IN_TEXT = (
-    # A lease token carries a MAC; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
-    (re.compile(r"\blease\.[^\s\"']+\.\d+\.[\w-]{16,}"), _HIDDEN),
+    # A lease token and a signed one; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
+    (re.compile(r"\b(?:lease\.[^\s\"']+\.\d+|pdr1\.[\w-]+)\.[\w-]{16,}"), _HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
     (re.compile(rf"(?i)\b({_SENSITIVE_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}}]+"), rf"\1{_HIDDEN}"),
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{_HIDDEN}@"),
