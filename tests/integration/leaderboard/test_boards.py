@@ -10,6 +10,7 @@ import pytest
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PermissionRefused, Unauthenticated
+from podracer_core.rpc.tokens import Role
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]
