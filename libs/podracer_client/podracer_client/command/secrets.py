@@ -68,8 +68,7 @@ def secrets(
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"{folder} is complete\n")
 
 
-tokens = typer.Typer(invoke_without_command=True, help="Print the client token, or issue signed tokens.")
-
+tokens = typer.Typer(invoke_without_command=True)
 IssuingFolder = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The folder of `podracer secrets` or `podracer up`.")
 ]
@@ -83,10 +82,8 @@ def token(
         typer.Option("--tokens", metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
     ] = None,
 ) -> None:
-    """Print the client token, for PODRACER_TOKEN_FILE or for the call metadata `authorization: Bearer TOKEN`.
-
-    The commands issue signed tokens: each has a name, a role and an end, and can be revoked.
-    """
+    """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer TOKEN`. The commands
+    issue signed tokens: each has a name, a role and an end."""
     from podracer_core.rpc.tokens import FileToken
 
     if context.invoked_subcommand:

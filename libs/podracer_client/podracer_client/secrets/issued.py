@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from podracer_client.files import write_private
@@ -38,7 +39,7 @@ def create(folder: Path, name: str, role: str, projects: Sequence[str], audience
     seed = base64.urlsafe_b64decode(FileToken(folder / "signing" / "key")() + "=")
     token, public_key = sign(seed, claims)
     _add(folder, f"tokens/{PUBLIC_KEYS}", public_key)
-    _add(folder, "signing/issued", claims.to_json())
+    _add(folder, "signing/issued", json.dumps(asdict(claims)))
     return token
 
 

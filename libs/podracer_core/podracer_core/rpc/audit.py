@@ -19,7 +19,6 @@ from podracer_core.rpc.status import code_of
 from podracer_core.rpc.tokens import Role
 
 logger = logging.getLogger("podracer.audit")
-
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 

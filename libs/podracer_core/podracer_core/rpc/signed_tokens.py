@@ -35,10 +35,6 @@ class Claims:
     projects: Sequence[str]
     audience: Sequence[str]
 
-    def to_json(self) -> str:
-        """The claims on one line; `Claims(**json.loads(…))` is the inverse."""
-        return json.dumps(asdict(self))
-
 
 class SignedTokens:
     """Checks tokens by the files in `directory`. Without public keys there it accepts none."""
@@ -68,7 +64,7 @@ def sign(seed: bytes, claims: Claims) -> tuple[str, str]:
     """The token with these claims, and the public key that verifies it; `seed` is the private key, 32 random bytes."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # late: most processes sign nothing
 
-    key, signed = Ed25519PrivateKey.from_private_bytes(seed), PREFIX + _encode(claims.to_json().encode())
+    key, signed = Ed25519PrivateKey.from_private_bytes(seed), PREFIX + _encode(json.dumps(asdict(claims)).encode())
     return f"{signed}.{_encode(key.sign(signed.encode()))}", _encode(key.public_key().public_bytes_raw())
 
 
