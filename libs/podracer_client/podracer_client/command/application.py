@@ -77,7 +77,8 @@ def podracer(
 _COMMANDS = {
     _HERE: (
         *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
-        *(secrets.secrets, report.trace),
+        secrets.secrets,
+        report.trace,
     ),
     _SERVER: (
         *(submit.submit, jobs.jobs, jobs.job, submit.watch, jobs.scale, pool.capacity, pool.gc, jobs.cancel),
