@@ -122,9 +122,8 @@ class Authorizer:
         roles = self._methods.get(method, frozenset())
         if identity.role not in roles:
             expected = " or ".join(sorted(roles)) or "no role"
-            caller = {"role": identity.role, "token": identity.token, "name": identity.name}
-            message = f"{method} is for {expected}; this token's role is {identity.role}"
-            raise PermissionRefused(message, method=method, **caller)
+            text = f"{method} is for {expected}; this token's role is {identity.role}"
+            raise PermissionRefused(text, method=method, role=identity.role, token=identity.token, name=identity.name)
         return identity
 
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:

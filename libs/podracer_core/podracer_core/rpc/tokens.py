@@ -29,8 +29,7 @@ TokenSource = Callable[[], str]
 
 
 class Role(enum.StrEnum):
-    """The role of a token's holder. Tokens of LEASE come from LeaseTokens, those of VIEWER are signed (signed_tokens):
-    only the others may be in a file."""
+    """The role of a token's holder. LeaseTokens makes those of LEASE, those of VIEWER are signed: no file has them."""
 
     CLIENT = "client"
     VIEWER = "viewer"
