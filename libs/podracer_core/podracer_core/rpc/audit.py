@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,7 +21,8 @@ from podracer_core.rpc.status import code_of
 from podracer_core.rpc.tokens import Role
 
 logger = logging.getLogger("podracer.audit")
-Behaviour = Callable[[Any, Any], Awaitable[Any]]
+Seen = TypeVar("Seen")
+_seen: ContextVar[list[Message] | None] = ContextVar("podracer_seen", default=None)
 
 
 def write_audit_log(path: Path | None) -> None:
@@ -33,31 +36,29 @@ def write_audit_log(path: Path | None) -> None:
     logger.setLevel(logging.INFO)
 
 
-def audited(method: str, identity: Identity, behaviour: Behaviour) -> Behaviour:
-    """`behaviour`, which leaves a line when it ends if `method` is an act; a request is a message or a stream."""
+@contextmanager
+def audited(method: str, identity: Identity, peer: str) -> Iterator[None]:
+    """A block that leaves a line at its end if `method` is an act. `note` tells what it is about."""
     if method not in ACTS:
-        return behaviour
+        yield
+        return
+    seen: list[Message] = []
+    _seen.set(seen)
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        _write(method, identity, peer, error, seen)
 
-    async def act(request: Any, context: Any) -> Any:
-        seen = [request] if isinstance(request, Message) else []
 
-        async def noted() -> Any:
-            async for each in request:
-                seen[:] = seen or [each]  # the first tells what it is about
-                yield each
-
-        error: BaseException | None = None
-        try:
-            answer = await behaviour(request if seen else noted(), context)
-            seen.extend(value for _, value in answer.ListFields() if isinstance(value, Message))
-            return answer
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            _write(method, identity, context.peer(), error, seen)
-
-    return act
+def note(message: Seen) -> Seen:
+    """Note a request or an answer of the call, and return it. Only the first one and the last one count."""
+    if (seen := _seen.get()) is not None and isinstance(message, Message):
+        seen[1 if seen else 0 :] = [message]
+    return message
 
 
 def audit_refusal(method: str, refusal: Exception, peer: str) -> None:
@@ -83,6 +84,7 @@ def _write(method: str, caller: Identity, peer: str, error: BaseException | None
 
 def _resource(seen: list[Message]) -> str:
     """The name of what a call is about, in its request or, if it makes something, in its answer; else the parent."""
-    messages = [getattr(each, "header", each) for each in seen]
+    made = [value for each in seen[1:] for _, value in each.ListFields() if isinstance(value, Message)]
+    messages = [*(getattr(each, "header", each) for each in seen[:1]), *made]
     found = (getattr(each, field, "") for field in ("name", "job", "leaderboard", "parent") for each in messages)
     return next((name[:200] for name in found if name and isinstance(name, str)), "")

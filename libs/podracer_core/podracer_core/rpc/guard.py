@@ -21,7 +21,7 @@ import grpc
 
 from podracer_core.errors import Exhausted, PodracerError
 from podracer_core.rpc import limits
-from podracer_core.rpc.audit import audit_refusal, audited
+from podracer_core.rpc.audit import audit_refusal, audited, note
 from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_projects, set_caller
 from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.status import to_grpc_status
@@ -105,13 +105,11 @@ class AioGuard(grpc.aio.ServerInterceptor):
             set_caller(identity)
             return _checked(identity, request)
 
-        call = audited(method, identity, lambda request, context: behaviour(admit(request), context))
-
         # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
-                with _observed(method, context), self._calls.one_call():
-                    return await call(request, context)
+                with _observed(method, context), self._calls.one_call(), audited(method, identity, context.peer()):
+                    return note(await behaviour(admit(note(request)), context))
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
@@ -142,8 +140,6 @@ def _refusing(method: str, refusal: Exception) -> Handler:
 
 def _checked(identity: Identity, request: Any) -> Any:
     """The request or stream of requests, each checked on arrival. Raises PermissionRefused for other projects."""
-    if identity.projects is None:
-        return request
     if isinstance(request, AsyncIterable):
         return _each_checked_later(identity, request)
     if isinstance(request, Iterator):
@@ -160,7 +156,7 @@ def _each_checked(identity: Identity, requests: Iterator[Any]) -> Iterator[Any]:
 
 async def _each_checked_later(identity: Identity, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
     async for request in requests:
-        check_projects(identity, request)
+        check_projects(identity, note(request))
         yield request
 
 
