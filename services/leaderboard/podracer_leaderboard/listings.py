@@ -43,10 +43,10 @@ class Listings:
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
         query = page_query(query, AgentRow.number, request.page_size, request.page_token)
-        rows, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        agents, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, messages.agent)
         )
-        return leaderboard_pb2.ListAgentsResponse(agents=map(messages.agent, rows), next_page_token=token)
+        return leaderboard_pb2.ListAgentsResponse(agents=agents, next_page_token=token)
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
         """An agent with its ancestors, parents first, and its children. Raises NotFound."""

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from podracer_core.database import UtcTime
+from podracer_core.database import PlainText, UtcTime
 
 BigKey = BigInteger().with_variant(Integer, "sqlite")
 """SQLite assigns increasing keys only in a column of type INTEGER, which has 64 bits there, too."""
@@ -93,6 +93,7 @@ class Base(DeclarativeBase):
         datetime: UtcTime,
         dict[str, Any]: JSON,
         int: BigInteger,
+        str: PlainText,
     }
 
 

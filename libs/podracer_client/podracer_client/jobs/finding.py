@@ -29,7 +29,7 @@ def find_job(servers: Servers, text: str) -> job_pb2.Job:
     if len(named) > 1:
         problem = f"{len(named)} jobs are called {short}; name one by its id:\n{_candidates(named)}"
         raise InvalidInput(problem, field="job", reason="AMBIGUOUS_NAME", name=text)
-    return named[0]
+    return servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=named[0].name)).job
 
 
 def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import MOST_LETTERS, InvalidInput, plain
 from podracer_core.statistics import student_t_quantile
 
 _CONFIDENCE = 0.95
@@ -145,14 +145,17 @@ def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
     """The numbers of an Evaluation; the caller adds agent, purpose and time.
 
     The interval of a single episode is unbounded; both bounds are then its return. Without an episode, mean and bounds
-    are 0.
+    are 0. Raises InvalidInput for numbers that are not finite.
     """
     lower, upper = _bounds(result)
+    mean = result.mean if result.returns else 0.0
+    if not all(map(math.isfinite, (*result.returns, mean, result.std, lower, upper))):
+        raise InvalidInput("an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION")
     return agent_pb2.Evaluation(
         returns=result.returns,
         lengths=result.lengths,
         seeds=result.seeds,
-        mean=result.mean if result.returns else 0.0,
+        mean=mean,
         standard_deviation=result.std,
         lower_bound=lower,
         upper_bound=upper,
@@ -160,7 +163,7 @@ def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
         statistics={} if result.statistic is None else result.statistic.statistics,
         broken_number_episodes=result.broken_numbers,
         broken_code_episodes=result.broken_code,
-        first_break=result.first_break,
+        first_break=plain(result.first_break)[:MOST_LETTERS],
         cut_episodes=result.cut,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
+from podracer_core.rpc.bounds import check_bounds
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 
@@ -98,6 +99,12 @@ def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
         if key == AUTHORIZATION and isinstance(value, str) and value.startswith(BEARER):
             return value[len(BEARER) :]
     raise Unauthenticated("no token: expected the metadata `authorization: Bearer TOKEN`", reason="NO_TOKEN")
+
+
+def check_request(identity: Identity, request: Any) -> None:
+    """Raises InvalidInput for a request out of its bounds, PermissionRefused for one about another project."""
+    check_bounds(request)
+    check_projects(identity, request)
 
 
 # One project does not see another: what a request names has to be of the projects that its token is for.

@@ -17,10 +17,9 @@ from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
 from podracer_core.environments.vec_environment import Break
-from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
+from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
 from podracer_core.jobs.pod import MAX_MEMBERS
-
-_MOST_LETTERS = 4000  # of a traceback
+from podracer_core.rpc import limits
 
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
@@ -100,7 +99,13 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
     description.waits = found.waits
     if found.start_s > 0.0:
         description.start_time.FromNanoseconds(int(found.start_s * 1e9))
-    return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
+    if description.ByteSize() > limits.SPEC_BYTES:
+        raise InvalidInput(
+            f"the spaces of the environment take {description.ByteSize()} bytes to describe, at most "
+            f"{limits.SPEC_BYTES} are possible: give all elements of a large box the same bounds"
+        )
+    warnings = [plain(warning)[:MOST_LETTERS] for warning in found.warnings]
+    return evaluator_service_pb2.InspectResponse(description=description, warnings=warnings)
 
 
 def first_breaks(breaks: Iterable[Break]) -> list[agent_pb2.WorldBreak]:
@@ -108,7 +113,10 @@ def first_breaks(breaks: Iterable[Break]) -> list[agent_pb2.WorldBreak]:
     kinds = {each.numbers: each for each in reversed(list(breaks))}
     return [
         agent_pb2.WorldBreak(
-            member=each.row, numbers=each.numbers, text=each.text, traceback=each.traceback[-_MOST_LETTERS:]
+            member=each.row,
+            numbers=each.numbers,
+            text=plain(each.text)[:MOST_LETTERS],
+            traceback=plain(each.traceback)[-MOST_LETTERS:],
         )
         for each in kinds.values()
     ]

@@ -372,7 +372,7 @@ class ListArtifactsRequest(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Only of this kind. Unset: all."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(
