@@ -107,6 +107,8 @@ class JobRow(Base):
     project: Mapped[str]
     job_id: Mapped[str]
     request_id: Mapped[str | None]
+    request_digest: Mapped[str] = mapped_column(default="")
+    """SHA-256 of its CreateJobRequest; empty for a job of an earlier version."""
     spec: Mapped[bytes]
     description: Mapped[bytes | None]
     state: Mapped[str] = mapped_column(index=True)

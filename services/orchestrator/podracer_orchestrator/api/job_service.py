@@ -37,6 +37,7 @@ from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs, listing, submission
 from podracer_orchestrator.jobs.listing import parse_filter
+from podracer_orchestrator.jobs.quotas import require
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
@@ -204,6 +205,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         def operation(session: Session) -> service_pb2.Promotion:
             job = jobs.get(session, name.project, name.id)
+            if not promotions.stack(session, job.uid, request.alias or promotions.default_alias(job)):
+                require(session, name.project, self._orchestrator.quotas.of(name.project), "aliases")
             row = promotions.promote(
                 session,
                 job,
@@ -251,6 +254,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def ForkAgent(self, request: service_pb2.ForkAgentRequest, context: Context) -> service_pb2.ForkAgentResponse:
         submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
+        project = names.parse("agent", request.name).project
+        quota = self._orchestrator.quotas.of(project)
+        await self._transactions.read(lambda session: require(session, project, quota, "forks"))
         fork = leaderboard_pb2.ForkAgentRequest(
             name=request.name,
             hyperparameters=request.hyperparameters,

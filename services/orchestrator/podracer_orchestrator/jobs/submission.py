@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
@@ -19,6 +20,7 @@ from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate
 from podracer_core.rpc import limits
 from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs.jobs import NewJob
+from podracer_orchestrator.stored_messages import encode
 
 MAX_REQUEST_ID = 64
 _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another
@@ -47,6 +49,7 @@ def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = (
         built_in_description(spec),
         request.request_id,
         tuple(shortened_rounds(decoded)),
+        request_digest=hashlib.sha256(encode(request)).hexdigest(),
     )
 
 
