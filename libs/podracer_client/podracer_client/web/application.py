@@ -139,7 +139,7 @@ async def _body(request: Request) -> dict[str, Any]:
             raise InvalidInput(f"more than {MAX_BODY_BYTES} bytes", reason="TOO_LARGE")
     try:
         asked = json.loads(content or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput("expected a JSON object") from error
     if not isinstance(asked, dict):
         raise InvalidInput("expected a JSON object")

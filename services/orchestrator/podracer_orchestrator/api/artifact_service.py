@@ -38,7 +38,7 @@ from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.artifacts import artifacts, versions
 from podracer_orchestrator.artifacts.artifacts import Found
-from podracer_orchestrator.artifacts.uploads import Uploads, in_time, time_limit
+from podracer_orchestrator.artifacts.uploads import IDLE_S, SLOWEST_BYTES_PER_S, Uploads, in_time
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.jobs.quotas import Quotas, require
@@ -77,8 +77,9 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         requests = aiter(request_iterator)
         try:
             return await self._upload(in_time(requests))
-        except DeadlineExpired:
-            raise
+        except TimeoutError:
+            slow = f"nothing came for {IDLE_S:g} s, or less than {SLOWEST_BYTES_PER_S} bytes a second in all"
+            raise DeadlineExpired(slow, reason="UPLOAD_SLOW") from None
         except PodracerError:
             await _read_on(requests)
             raise
@@ -110,7 +111,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
         self, requests: AsyncIterator[artifact_pb2.UploadRequest], row: ArtifactRow, keep: Callable[[Session], Found]
     ) -> Found:
         with tempfile.NamedTemporaryFile() as draft:
-            async with time_limit(row.size_bytes):
+            async with asyncio.timeout(IDLE_S + row.size_bytes / SLOWEST_BYTES_PER_S):
                 await _receive(requests, draft, row)
             async with self._uploads.storing(row.key):
                 await asyncio.to_thread(self._store.put, row.key, Path(draft.name))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from podracer_core.attachments.limits import MAX_DATA_BYTES
-from podracer_core.errors import DeadlineExpired, Exhausted
+from podracer_core.errors import Exhausted
 
 Message = TypeVar("Message")
 
@@ -24,7 +24,7 @@ PROJECT_UPLOADS = 8
 MOST_WAITING = 100
 WAIT_S = 60.0
 IDLE_S = 30.0
-"""The longest time between two messages of an upload."""
+"""The longest time between two messages of an upload; all of them may take this, and as long as a slow client needs."""
 SLOWEST_BYTES_PER_S = 1 << 18
 
 
@@ -36,6 +36,10 @@ class Uploads:
         self._drafts: dict[str, list[int]] = defaultdict(list)
         self._ended = asyncio.Event()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def in_progress(self, project: str) -> tuple[int, int]:
+        """The bytes and the number of a project's uploads that have been announced and not ended."""
+        return sum(self._reserved[project]), len(self._reserved[project])
 
     def storing(self, key: str) -> asyncio.Lock:
         """The lock that is held from storing an object until recording it, and while deleting it."""
@@ -50,13 +54,12 @@ class Uploads:
         `require` raises unless the project may also have this one, besides that many bytes and uploads in progress.
         Raises Exhausted if there is no room.
         """
-        before = self._reserved[project]
-        if len(before) >= MOST_WAITING:
-            raise _busy(f"the project {project} has {len(before)} uploads in progress")
-        others = sum(before), len(before)
-        before.append(size_bytes)
+        other_bytes, others = self.in_progress(project)
+        if others >= MOST_WAITING:
+            raise _busy(f"the project {project} has {others} uploads in progress")
+        self._reserved[project].append(size_bytes)
         try:
-            await require(*others)
+            await require(other_bytes, others)
             await self._wait(project, size_bytes)
             self._drafts[project].append(size_bytes)
             try:
@@ -66,7 +69,7 @@ class Uploads:
                 self._ended.set()
                 self._ended = asyncio.Event()
         finally:
-            before.remove(size_bytes)
+            self._reserved[project].remove(size_bytes)
 
     async def _wait(self, project: str, size_bytes: int) -> None:
         try:
@@ -82,25 +85,11 @@ class Uploads:
         return fits and len(own) < PROJECT_UPLOADS
 
 
-@asynccontextmanager
-async def time_limit(size_bytes: int) -> AsyncIterator[None]:
-    """Raises DeadlineExpired where so many bytes take longer than the slowest client is given."""
-    limit_s = IDLE_S + size_bytes / SLOWEST_BYTES_PER_S
-    try:
-        async with asyncio.timeout(limit_s):
-            yield
-    except TimeoutError:
-        raise DeadlineExpired(f"{size_bytes} bytes took more than {limit_s:.0f} s", reason="UPLOAD_SLOW") from None
-
-
 async def in_time(messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-    """The messages of an upload. Raises DeadlineExpired if one is late."""
+    """The messages of an upload. Raises TimeoutError if one is late."""
     while True:
-        try:
-            async with asyncio.timeout(IDLE_S):
-                message = await anext(messages, None)
-        except TimeoutError:
-            raise DeadlineExpired(f"nothing was received for {IDLE_S:g} s", reason="UPLOAD_IDLE") from None
+        async with asyncio.timeout(IDLE_S):
+            message = await anext(messages, None)
         if message is None:
             return
         yield message

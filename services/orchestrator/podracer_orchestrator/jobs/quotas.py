@@ -100,20 +100,15 @@ def require_job(session: Session, project: str, quota: Quota) -> None:
 def _count(session: Session, project: str, what: str) -> int:
     own, live = JobRow.project == project, JobRow.state.in_([state.value for state in LIVE_STATES])
     uploads = select(func.sum(ArtifactRow.size_bytes)).where(ArtifactRow.project == project)
-    aliases = select(PromotionRow.job_uid, PromotionRow.alias).join(JobRow, JobRow.uid == PromotionRow.job_uid)
+    aliases = func.count(PromotionRow.job_uid.concat(PromotionRow.alias).distinct())
     queries: dict[str, Select[int]] = {
         "jobs": select(func.count()).where(own, live),
         "ended_jobs": select(func.count()).where(own, ~live),
         "upload_bytes": uploads,
-        "stored_bytes": select(func.sum(CheckpointRow.size_bytes))
-        .join(JobRow, JobRow.uid == CheckpointRow.job_uid)
-        .where(own),
+        "stored_bytes": select(func.sum(CheckpointRow.size_bytes)).where(own, CheckpointRow.job_uid == JobRow.uid),
         "artifacts": select(func.count()).where(ArtifactRow.project == project),
-        "forks": select(func.count())
-        .select_from(EventRow)
-        .join(JobRow, JobRow.uid == EventRow.job_uid)
-        .where(own, EventRow.kind == FORKED),
-        "aliases": select(func.count()).select_from(aliases.where(own).distinct().subquery()),
+        "forks": select(func.count()).where(own, EventRow.job_uid == JobRow.uid, EventRow.kind == FORKED),
+        "aliases": select(aliases).where(own, PromotionRow.job_uid == JobRow.uid),
     }
     count = int(session.scalar(queries[what]) or 0)
     return count + int(session.scalar(uploads) or 0) if what == "stored_bytes" else count
