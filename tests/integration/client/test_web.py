@@ -212,7 +212,8 @@ def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[...,
     assert act("cancel", job=["missing"])[0] == 400
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
     assert answer.json()["reason"] == "TOO_LARGE"
-    assert browser.post(f"{origin}/api/acts/submit", data=b"[]", timeout=60).status_code == 400
+    for body in (b"[]", b'{"a":' * 100_000):
+        assert browser.post(f"{origin}/api/acts/submit", data=body, timeout=60).status_code == 400
 
 
 def test_a_candidate_that_is_not_ranked_is_not_filmed(client: Client, act: Callable[..., tuple[int, Any]]) -> None:

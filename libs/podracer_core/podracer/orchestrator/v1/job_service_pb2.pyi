@@ -100,8 +100,8 @@ class CreateJobRequest(_message.Message):
     job_id: _builtins.str
     """Last part of the name, a DNS label. Unset: the display name and a random ending."""
     request_id: _builtins.str
-    """Random, chosen by the caller. Repeating a request returns the same job. At most 64 characters. Unset: not
-    idempotent.
+    """Random, chosen by the caller. Repeating a request returns the same job; another request with this id is refused.
+    At most 64 characters. Unset: not idempotent.
     """
     validate_only: _builtins.bool
     """Only checks the job; creates nothing."""
