@@ -1062,11 +1062,11 @@ class GetAgentResponse(_message.Message):
 
     @_builtins.property
     def ancestors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """Its ancestors, parents first."""
+        """Its ancestors, parents first. At most 1,000."""
 
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its children."""
+        """Its children. At most 1,000."""
 
     def __init__(
         self,
