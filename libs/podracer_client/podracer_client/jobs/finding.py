@@ -29,11 +29,12 @@ def find_job(servers: Servers, text: str) -> job_pb2.Job:
     if len(named) > 1:
         problem = f"{len(named)} jobs are called {short}; name one by its id:\n{_candidates(named)}"
         raise InvalidInput(problem, field="job", reason="AMBIGUOUS_NAME", name=text)
-    return servers.job_service.GetJob(job_service_pb2.GetJobRequest(name=named[0].name)).job
+    return named[0]
 
 
 def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:
-    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching)
+    view = job_service_pb2.JOB_VIEW_FULL if matching else job_service_pb2.JOB_VIEW_BASIC
+    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching, view=view)
     return [job for page in pages(servers.job_service.ListJobs, request) for job in page.jobs]
 
 
