@@ -189,6 +189,7 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
     learner = site.learner()
     await learner.ask()
     await learner.commit(10)
+    await learner.complete(train=learner.train_result(steps=20, score=1.0))
     member = learner.lease.train.cohort.members[0].name
     with pytest.raises(Exhausted, match="bytes of uploads and checkpoints"):
         await create(site, make_spec)

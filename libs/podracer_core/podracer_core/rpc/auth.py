@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
-from podracer_core.rpc.bounds import check_bounds
+from podracer_core.rpc.bounds import check_bounds, prepare
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 
@@ -63,6 +63,7 @@ class Authorizer:
         self._methods = {method: frozenset(roles) for method, roles in methods.items()}
         self._tokens = tokens
         self._lease_tokens = lease_tokens
+        prepare(self.service_names)
 
     @property
     def service_names(self) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
 
+from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from podracer_core.errors import FieldViolation, InvalidInput
 
@@ -19,6 +21,14 @@ PAGE_BYTES = 1024 * 1024
 
 _PACKAGES = ("podracer.orchestrator.v1", "podracer.leaderboard.v1")
 _SHOWN = 100
+
+
+def prepare(services: Iterable[str]) -> None:
+    """Compile the bounds of all requests to `services`, so that no call waits for it."""
+    for service in services:
+        if service.rpartition(".")[0] in _PACKAGES:
+            for method in descriptor_pool.Default().FindServiceByName(service).methods:
+                check_bounds(GetMessageClass(method.input_type)())
 
 
 def check_bounds(request: Any) -> None:
