@@ -63,9 +63,9 @@ def progress(**changes: Any) -> pod.CommitCheckpointRequest:
         (artifact_pb2.ListArtifactsRequest(page_token="9" * 5000), "page_token", "has 5000 bytes"),
         (artifact_pb2.DownloadRequest(paths=["a"] * 500_000), "paths", "500000 items"),
         (
-            job_service.WatchJobsRequest(after_positions={str(number): 1 for number in range(10_001)}),
+            job_service.WatchJobsRequest(after_positions={str(number): 1 for number in range(50_001)}),
             "after_positions",
-            "10001 items",
+            "50001 items",
         ),
         (job_service.CreateJobRequest(spec={"environment": {"id": "x" * 1001}}), "spec.environment.id", "1001 bytes"),
         (leaderboard_pb2.SetAliasRequest(reason="x" * 5001), "reason", "5001 bytes"),
