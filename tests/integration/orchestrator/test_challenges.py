@@ -125,7 +125,7 @@ async def test_a_first_place_that_is_confirmed_above_the_target_claims_that_too(
 async def test_what_is_no_number_is_refused(site, number):
     job = await site.create(pod=ONE_AGENT)
     learner = site.learner()
-    with pytest.raises(InvalidInput, match=r"train.members\[0\].candidate.returns .*must be finite"):
+    with pytest.raises(InvalidInput, match=r"train.members\[0\].candidate.returns.*must be finite"):
         await train(learner, number)
     await learner.complete(train=learner.train_result(steps=10, score=480.0))
     with pytest.raises(InvalidInput, match="must be finite"):
