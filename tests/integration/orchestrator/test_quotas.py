@@ -189,7 +189,6 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
     learner = site.learner()
     await learner.ask()
     await learner.commit(10)
-    await learner.complete(train=learner.train_result(steps=20, score=1.0))
     member = learner.lease.train.cohort.members[0].name
     with pytest.raises(Exhausted, match="bytes of uploads and checkpoints"):
         await create(site, make_spec)
@@ -197,7 +196,8 @@ async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> Non
     with pytest.raises(Exhausted, match="has 0 forked agents"):
         await site.client.jobs.ForkAgent(job_service_pb2.ForkAgentRequest(name=member))
     with pytest.raises(Exhausted, match="has 0 aliases"):
-        await site.client.jobs.PromotePolicy(job_service_pb2.PromotePolicyRequest(job=job.name, policy=member))
+        checkpoint = f"{member}/checkpoints/10-{learner.lease.fence}"
+        await site.client.jobs.PromotePolicy(job_service_pb2.PromotePolicyRequest(job=job.name, policy=checkpoint))
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
     with pytest.raises(Exhausted, match="has 1 ended jobs; 1 more exceed its limit of 1: delete some of them"):
         await create(site, make_spec)
