@@ -21,7 +21,9 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.resource_names import parse
 from podracer_core.storage.folder import FolderStore
+from podracer_core.storage.layout import job_prefix
 from podracer_core.storage.object_store import ObjectStore
 from podracer_core.storage.spool import Spool, SpoolFolder
 from podracer_core.telemetry import metrics
@@ -104,7 +106,8 @@ class LeaseLoop:
             if stop.is_set() or renewal.calls_back:
                 raise Interrupted("told to stop")
 
-        store = self._leased_store(guard, check)
+        own = job_prefix(parse("lease", lease.name, "lease").project, lease.job_uid)
+        store = self._fenced_store(self._store.under(control.store_access, own), guard, check)
         held = HeldLease(lease, received_at, used_before, guard, control, renewal, store)
         try:
             renewal.start()
@@ -136,9 +139,9 @@ class LeaseLoop:
         metrics.WORKS.add(kind=lease.WhichOneof("work") or "", result=result)
         current().set(result=result)
 
-    def _leased_store(self, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
+    def _fenced_store(self, store: ObjectStore, guard: LeaseGuard, check: Callable[[], None]) -> ObjectStore:
         """The store for a lease. Writes go through the spool unless the store is a folder."""
-        fenced = FencedStore(self._store, guard, check, self._config.store_patience)
+        fenced = FencedStore(store, guard, check, self._config.store_patience)
         return fenced if self._spool is None else Spool(fenced, self._spool)
 
     def _do(self, held: HeldLease, check: Callable[[], None], stop: threading.Event) -> None:

@@ -80,7 +80,7 @@ def serve(config: LearnerConfig) -> int:
             require_device(config.device)
         address = config.reachable_address(server.address)
         request = work_request(config.pod_name(), address, _capabilities(config))
-        store = open_store(config.store)
+        store = open_store(config.store, leased=True)
         _await_store(store, server, stop)
         LeaseLoop(config, peers, store, status, commands, followers, request).run(stop)
     finally:

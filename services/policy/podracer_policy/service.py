@@ -131,7 +131,7 @@ class PolicyService(PolicyServiceServicer):
             return pb.ActStreamResponse(request_id=request.request_id, problem=problem)
 
     def _find(self, name: str, version: str = "") -> ServedPolicy:
-        policy = self._policies.find(name, version)
+        policy = self._policies.find(name, version, _is_for_caller)
         _require_own(policy)
         return policy
 

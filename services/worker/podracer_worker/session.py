@@ -21,7 +21,7 @@ from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotWriter
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import description_to_message, environment_from_message
 from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
@@ -33,7 +33,7 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
 from podracer_core.telemetry.spans import Span, span
-from podracer_core.training.messages import cohort_from_message, first_breaks
+from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.phases import processor_seconds
 from podracer_worker.collection import Collection, CollectionPlan
 
@@ -202,7 +202,7 @@ class CollectSession(WorkSession):
             environment_state=state,
             duration_s=time.monotonic() - start,
             processor_s=max(0.0, (used_s := processor_seconds()) - self._told_s),
-            breaks=first_breaks(collection.take_breaks()),
+            breaks=collection.take_breaks(),
         )
         self._told_s = used_s
         responses = [worker_service_pb2.CollectResponse(rollout=batch)]
@@ -237,6 +237,5 @@ def _state(request: worker_service_pb2.OpenCollect) -> dict[str, Tensor]:
 
 
 def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:
-    backend = find_environment(spec.id).backend if spec.id else "gymnasium"
     spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
-    return description_to_message(*spaces, environment.max_episode_steps, backend)
+    return description_to_message(spec, *spaces, environment.max_episode_steps)

@@ -33,7 +33,7 @@ TOKENS = {
 }
 ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
 NAMES = {
-    "podracer-tokens", "podracer-authority", "podracer-s3", "podracer-web",
+    "podracer-tokens", "podracer-authority", "podracer-s3", "podracer-minio", "podracer-web",
     *(f"podracer-tokens-{name}" for name in TOKENS),
     *(f"podracer-tls-{role}" for role in ROLES),
 }  # fmt: skip
@@ -177,7 +177,7 @@ def test_secrets_that_were_made_otherwise_are_taken_up(
 
 
 def test_certificates_and_keys_that_something_else_makes_are_left_to_it(api: Api, config: Path) -> None:
-    patterns = ["podracer-tls-*", "podracer-s3"]
+    patterns = ["podracer-tls-*", "podracer-s3", "podracer-minio"]
     ClusterSecrets(ClusterApi(read_kubeconfig(config)), patterns, [], 365).ensure()
     assert set(everything(api)) == {"podracer-tokens", "podracer-web", *(f"podracer-tokens-{name}" for name in TOKENS)}
 

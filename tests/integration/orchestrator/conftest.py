@@ -77,6 +77,8 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
         self.round_time_s = 15.0
         self.is_away = False
         self.has_nothing = False
+        self.parent: agent_pb2.Parent | None = None
+        """What every new agent starts from."""
         self.is_over = False
         self.generator_problem: cohort_pb2.Problem | None = None
         self.admission_score: float | None = None
@@ -111,6 +113,9 @@ class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
             agent.name = f"{job}/agents/a{next(self._numbers):04}"
             agent.algorithm = request.algorithms[0] if request.algorithms else self.algorithm
             agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_FRESH
+            if self.parent is not None:
+                agent.initialization.kind = agent_pb2.INITIALIZATION_KIND_COPY
+                agent.initialization.parents.append(self.parent)
         self.proposals[request.request_id] = response
         return response
 
@@ -278,7 +283,9 @@ class FakeLearner:
     def checkpoint(self, agent: str, steps: int, lease: pod_pb2.Lease | None = None) -> agent_pb2.CheckpointReference:
         """Write a small checkpoint, manifest last."""
         lease = lease or self.lease
-        prefix = checkpoint_prefix("default", lease.job_uid, agent.rpartition("/")[2], steps, lease.fence)
+        prefix = checkpoint_prefix(
+            lease.name.split("/")[1], lease.job_uid, agent.rpartition("/")[2], steps, lease.fence
+        )
         weights = f"weights of {agent} at {steps}".encode()
         self.store.put(f"{prefix}actor.safetensors", weights)
         manifest = Manifest((ManifestFile.describe("actor.safetensors", weights),), {"agent": agent}, {}).to_json()

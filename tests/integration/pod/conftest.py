@@ -33,7 +33,8 @@ from podracer_core.rpc.auth import Authorizer, current_caller
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import FileToken, LeaseTokens, Role, TokenFiles, create_tokens
-from podracer_core.storage import open_store
+from podracer_core.storage import ObjectStore, open_store
+from podracer_core.storage.layout import job_prefix, written_pattern
 from support.code import store_code
 from support.services import Service, ServiceProcesses
 
@@ -70,6 +71,8 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
         self._fences = itertools.count(1)
         self._lock = threading.Lock()
         self.grants: dict[int, Granted] = {}
+        self.store: ObjectStore
+        """The one whose keys it has, if pods have none."""
         self.answered: dict[str, pod_service_pb2.LeaseWorkResponse] = {}
         self.requests: list[pod_service_pb2.LeaseWorkRequest] = []
         self.on_commit: Callable[[], None] = lambda: None
@@ -130,10 +133,20 @@ class ScriptedOrchestrator(pod_service_pb2_grpc.PodServiceServicer):
             granted.over.set()
             return pod_service_pb2.ReleaseLeaseResponse()
 
+    def GetStoreAccess(self, request, context):  # noqa: N802
+        with self._held(request) as granted:
+            key, validity = request.read or request.write, duration_pb2.Duration(seconds=3600)
+            if key:
+                url = self.store.signed_url("GET" if request.read else "PUT", key, 3600.0)
+                return pod_service_pb2.GetStoreAccessResponse(url=url, validity=validity)
+            written = written_pattern("p", "uid1", granted.lease.fence)
+            keys = self.store.session_keys(f"{job_prefix('p', 'uid1')}*", written, 3600.0)
+            return pod_service_pb2.GetStoreAccessResponse(keys=keys, validity=validity)
+
     @contextlib.contextmanager
     def _held(self, request: Any) -> Iterator[Granted]:
         caller = current_caller()
-        assert (caller.lease_id, caller.fence) == (request.lease, request.fence)
+        assert (caller.lease_id, caller.fence) == (request.lease.rpartition("/")[2], request.fence)
         with self._lock:
             granted = self.grants[request.fence]
             if time.monotonic() > granted.deadline:
@@ -166,7 +179,7 @@ class PodLab(ServiceProcesses):
         roles = {f"{_SERVICE}/LeaseWork": (Role.POD,)}
         roles |= {
             f"{_SERVICE}/{name}": (Role.LEASE,)
-            for name in ("RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease")
+            for name in ("RenewLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease", "GetStoreAccess")
         }
         register = partial(pod_service_pb2_grpc.add_PodServiceServicer_to_server, self.orchestrator)
         address = self.addresses.get("orchestrator", f"unix://{self.folder}/o.sock")
@@ -297,7 +310,7 @@ def make_train_work(
     info = BUILT_IN.get(environment)
     if info is not None and user is None and info.observation_space and info.action_space:
         description = description_to_message(
-            info.observation_space, info.action_space, info.max_episode_steps, info.backend
+            EnvironmentSpec(environment), info.observation_space, info.action_space, info.max_episode_steps
         )
         cohort.environment_description.CopyFrom(description)
     for index in range(members):

@@ -34,10 +34,15 @@ def s3(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3Server]:
 @pytest.fixture
 def s3_lab(lab: Any, s3: S3Server) -> Any:
     """A fused pod whose checkpoints go to the server."""
-    lab.store = "s3://podracer"
-    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
-    lab.start_learner(**keys, s3_attempts="2", s3_read_timeout="2s", spool_dir=str(lab.folder / "spool"))
+    start_learner(lab, s3, s3_attempts="2", s3_read_timeout="2s")
     return lab
+
+
+def start_learner(lab: Any, s3: S3Server, **settings: str) -> None:
+    """A learner that has no keys: it asks the orchestrator."""
+    lab.store = "s3://podracer"
+    lab.orchestrator.store = store_of(lab, s3)
+    lab.start_learner(s3_endpoint=s3.endpoint, spool_dir=str(lab.folder / "spool"), **settings)
 
 
 def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
@@ -76,16 +81,15 @@ def often(work: pod_service_pb2.TrainWork) -> pod_service_pb2.TrainWork:
 
 def test_a_pod_waits_for_the_store_before_it_leases(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
     s3.stop()
-    lab.store = "s3://podracer"
-    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
     health = f"unix://{lab.folder}/health"
-    lab.start_learner(**keys, health_listen=health, spool_dir=str(lab.folder / "spool"))
+    start_learner(lab, s3, health_listen=health)
     granted = lab.orchestrator.offer(train=train_work(steps=128))
     place = f"not ready: the object store: s3://podracer at {s3.endpoint} is away: "
     wait_until(lambda: place in lab.log("learner") and probe(health) == "NOT_SERVING")
     assert probe(health, "liveness") == "SERVING"
     assert lab.orchestrator.requests == []
     s3.start()
+    lab.orchestrator.store.check()  # makes the bucket
     assert granted.over.wait(60)
     assert granted.completed is not None
     assert probe(health) == "SERVING"
@@ -142,9 +146,7 @@ def test_the_end_of_a_round_waits_for_the_store(s3_lab: Any, s3: S3Server, train
 
 
 def test_patience_with_the_store_has_an_end(lab: Any, s3: S3Server, train_work: MakeWork) -> None:
-    lab.store = "s3://podracer"
-    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
-    lab.start_learner(**keys, s3_attempts="1", store_patience="1s", spool_dir=str(lab.folder / "spool"))
+    start_learner(lab, s3, s3_attempts="1", store_patience="1s")
     granted = lab.orchestrator.offer(train=train_work(seconds=300), term_s=5.0)
     wait_until(lambda: steps(granted) > 0)
     s3.stop()
@@ -178,8 +180,7 @@ def test_a_killed_pod_leaves_a_spool_that_the_next_one_sweeps(s3_lab: Any, s3: S
     s3_lab.processes["learner"].wait(60)
     assert len([path for path in (s3_lab.folder / "spool").iterdir() if path.is_dir()]) == 1
     s3.start()
-    keys = {name.removeprefix("PODRACER_").lower(): value for name, value in s3.variables.items()}
-    s3_lab.start_learner(**keys, spool_dir=str(s3_lab.folder / "spool"))
+    start_learner(s3_lab, s3)
     after = s3_lab.orchestrator.offer(train=train_work(steps=128))
     assert after.over.wait(60)
     assert after.completed is not None

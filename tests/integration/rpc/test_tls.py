@@ -152,7 +152,8 @@ class TestSecrets:
         expected = {f"tls/{role}/{file}" for role in ROLES for file in (CA, CERTIFICATE, KEY)}
         expected |= {f"tls/ca/{CA}", f"tls/ca/{KEY}"} | {f"tokens/{role}" for role in ("client", "pod", "control")}
         files = {path.relative_to(secrets).as_posix(): path for path in secrets.rglob("*") if path.is_file()}
-        expected |= {"store/access_key", "store/secret_key", "database/password", "database/pgpass"}
+        expected |= {f"store/{name}" for name in ("access_key", "secret_key", "root_user", "root_password")}
+        expected |= {"database/password", "database/pgpass"}
         assert {name for name in files if not name.startswith("roles/")} == expected
         assert {oct(path.stat().st_mode & 0o777) for path in files.values()} == {"0o600"}
 

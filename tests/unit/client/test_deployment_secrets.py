@@ -12,12 +12,12 @@ GIVEN = {
     "orchestrator": "database/pgpass store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem "
     "tokens/client tokens/control tokens/pod",
     "leaderboard": "database/pgpass tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
-    "learner": "store/access_key store/secret_key tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "learner": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "policy": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
     "client": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client",
-    "store": "store/access_key store/secret_key",
+    "store": "store/access_key store/root_password store/root_user store/secret_key",
     "database": "database/password",
 }
 
@@ -41,10 +41,14 @@ def test_each_role_is_given_what_it_needs_and_nothing_else(tmp_path: Path) -> No
 def test_a_second_time_nothing_changes_and_what_is_renewed_reaches_the_roles(tmp_path: Path) -> None:
     create_secrets(tmp_path)
     assert create_secrets(tmp_path) == []
+    former = tmp_path / "roles" / "learner" / "store" / "secret_key"  # as versions before gave it
+    former.parent.mkdir()
+    former.write_text("a key")
     (tmp_path / "tokens" / "pod").write_text("a-new-token-of-a-pod\n")
     assert {path.parent.parent.name for path in create_secrets(tmp_path)} == {
         "orchestrator", "learner", "worker", "evaluator",
     }  # fmt: skip
+    assert not former.exists()
     before = (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes()
     create_secrets(tmp_path, renew=True)
     assert (tmp_path / "roles" / "learner" / "tls" / "cert.pem").read_bytes() != before

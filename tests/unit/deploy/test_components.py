@@ -67,7 +67,7 @@ def test_all_components_go_together(everything: tuple[Object, ...]) -> None:
         assert pod.spec["priorityClassName"] == f"podracer-{'pods' if pod.owner == 'podracer-pod' else 'control'}"
         for name, container in pod.containers.items():
             variables = environment(container, everything)
-            if name not in ("minio", "secrets", "web"):
+            if name not in ("minio", "user", "secrets", "web"):
                 assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://otel-collector.observability:4317"
             listening = [value for key, value in variables.items() if key.endswith("LISTEN")]
             assert all(value.startswith("[::]:") for value in listening), name
@@ -90,13 +90,13 @@ def test_settings_of_components(everything: tuple[Object, ...]) -> None:
     assert policies[0]["podSelector"] == policies[1]["endpointSelector"]
 
 
-def test_an_identity_of_aws_is_the_learners_and_the_orchestrators_alone(everything: tuple[Object, ...]) -> None:
+def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object, ...]) -> None:
     for pod in pod_specs(everything):
         for name, container in pod.containers.items():
             volumes = mounted(container, pod)
             variables = environment(container, everything)
             has_token = any("projected" in volume for volume in volumes.values())
-            assert has_token is (name in ("orchestrator", "learner")), name
+            assert has_token is (name == "orchestrator"), name
             if has_token:
                 assert Path(variables["AWS_WEB_IDENTITY_TOKEN_FILE"]).parent.as_posix() in volumes
                 assert not any(key.startswith("PODRACER_S3_") and key.endswith("_FILE") for key in variables)

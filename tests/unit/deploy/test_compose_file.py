@@ -75,7 +75,7 @@ def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, 
 
 def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
     assert set(services["learner"]["depends_on"]) == {"orchestrator", "worker", "evaluator"}
-    assert set(services["orchestrator"]["depends_on"]) == {"bootstrap", "postgres", "leaderboard", "minio"}
+    assert set(services["orchestrator"]["depends_on"]) == {"bootstrap", "postgres", "leaderboard", "minio-user"}
 
 
 def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -> None:

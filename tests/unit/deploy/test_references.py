@@ -109,7 +109,7 @@ def test_what_others_make_is_left_to_them() -> None:
     names = of_kind(objects, "Role")["podracer-secrets"]["rules"][1]["resourceNames"]
     left = {name for name in names if any(fnmatch(name, pattern) for pattern in patterns)}
     certificates = {one["spec"]["secretName"] for one in of_kind(objects, "Certificate").values()}
-    assert left == certificates - {"podracer-authority"} | {"podracer-s3"}
+    assert left == certificates - {"podracer-authority"} | {"podracer-s3", "podracer-minio"}
 
 
 @each_overlay
@@ -129,14 +129,15 @@ def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
         for pod, container in _containers(overlay)
     }
     some = {
-        "minio": {"podracer-s3"},
+        "minio": {"podracer-minio"},
+        "user": {"podracer-minio", "podracer-s3"},
         "policy": {"podracer-tokens-policy", "podracer-tls-policy"},
         "web": {"podracer-web", "podracer-tokens-client", "podracer-tls-client"},
     }
     assert given == {
         "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
         "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},
-        "learner": {"podracer-tokens-learner", "podracer-tls-learner", "podracer-s3"},
+        "learner": {"podracer-tokens-learner", "podracer-tls-learner"},
         "worker": {"podracer-tokens-sidecar"},
         "evaluator": {"podracer-tokens-sidecar"},
         "secrets": set(),

@@ -23,6 +23,8 @@ def authorizer(tmp_path: Path) -> Authorizer:
 
 def test_roles(authorizer: Authorizer) -> None:
     assert authorizer.authorize(LEASE_WORK, bearer("pod-token")) == Identity(Role.POD)
+    lease = LEASES.issue("projects/p/leases/l1", 3)
+    assert authorizer.authorize(RENEW, bearer(lease)) == Identity(Role.LEASE, "l1", 3, frozenset({"p"}))
     assert authorizer.authorize(RENEW, bearer(LEASES.issue("l1", 3))) == Identity(Role.LEASE, "l1", 3)
     for method, token in [(LEASE_WORK, "client-token"), (RENEW, "pod-token"), (LEASE_WORK, LEASES.issue("l1", 3))]:
         with pytest.raises(PermissionRefused) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from podracer.common.v1 import agent_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as boards
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifacts
 from podracer.orchestrator.v1 import job_pb2, pod_service_pb2
@@ -61,3 +61,23 @@ def test_what_is_about_another_project_is_refused(request_: Message) -> None:
 @pytest.mark.parametrize("request_", ALLOWED, ids=str)
 def test_what_is_about_ones_own_goes_on(request_: Message) -> None:
     check_projects(OWN, request_)
+
+
+def test_a_lease_may_name_its_pod_whose_project_may_be_another() -> None:
+    """Pods of a pool serve all projects. Nothing else of another project passes, however deep it lies."""
+    lease, other_pod = (
+        Identity(Role.LEASE, "l", 1, frozenset({"own"})),
+        pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x"),
+    )
+    check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", next=other_pod))
+    said = cohort_pb2.Problem(message="projects/other/jobs/j: so says a user's exception")
+    check_projects(lease, pod_service_pb2.CompleteWorkRequest(lease="projects/own/leases/l", problem=said))
+    stolen = agent_pb2.CheckpointReference(prefix="projects/other/jobs/j/agents/a/checkpoints/1-1/")
+    evaluation = agent_pb2.Evaluation(returns=[1.0] * 3, checkpoint=stolen)
+    for request in (
+        pod_service_pb2.RenewLeaseRequest(lease="projects/other/leases/l"),
+        pod_service_pb2.RenewLeaseRequest(lease="projects/own/leases/l", evaluations=[evaluation]),
+        pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x/y"),
+    ):
+        with pytest.raises(PermissionRefused):
+            check_projects(lease, request)

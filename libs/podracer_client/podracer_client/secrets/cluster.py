@@ -4,7 +4,8 @@ podracer-tokens            the tokens themselves, from which the others are made
 podracer-authority         signs the certificates (tls.crt, tls.key)
 podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate
-podracer-s3                keys of the object store
+podracer-s3                keys of the object store, for the orchestrator
+podracer-minio             keys of the cluster's own object store's administrator
 podracer-web               key of the live page
 
 Existing Secrets stay, whatever made them. Only certificates of this authority are renewed before they expire. No owner
@@ -61,7 +62,8 @@ class ClusterSecrets:
             self._ensure(f"podracer-tokens-{role}", partial(_tokens_of, role, tokens))
         if tokens:
             self._ensure("podracer-tokens-sidecar", partial(_tokens_of, "worker", tokens))
-        self._ensure("podracer-s3", lambda: {"access-key": _random(), "secret-key": _random()})
+        for name in ("podracer-s3", "podracer-minio"):
+            self._ensure(name, lambda: {"access-key": _random(), "secret-key": _random()})
         self._ensure("podracer-web", lambda: {"key": _random()})
         roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
         if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):

@@ -4,7 +4,8 @@ store and database.
 DIR/tokens/{client,pod,control}          one token each
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
 DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role
-DIR/store/{access_key,secret_key}        for the deployment's own object store
+DIR/store/{access_key,secret_key}        of the orchestrator, for the deployment's own object store
+DIR/store/{root_user,root_password}      of the store's administrator
 DIR/database/{password,pgpass}           for the deployment's own PostgreSQL
 DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted where it runs:
   tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
@@ -34,15 +35,16 @@ ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "polic
 """The roles that have a certificate."""
 
 _STORE = ("store/access_key", "store/secret_key")
+_ROOT = ("store/root_user", "store/root_password")
 _GIVEN = {
     "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_STORE, "database/pgpass"),
     "leaderboard": ("tokens/client", "tokens/control", "database/pgpass"),
-    "learner": ("tokens/pod", *_STORE),
+    "learner": ("tokens/pod",),
     "worker": ("tokens/pod",),
     "evaluator": ("tokens/pod",),
     "policy": ("tokens/client", "tokens/control"),
     "client": ("tokens/client",),
-    "store": _STORE,
+    "store": _STORE + _ROOT,
     "database": ("database/password",),
 }
 """The files of each role besides the certificate. `store` and `database` are the servers themselves."""
@@ -71,7 +73,7 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
     try:
         before = set(folder.rglob("*"))
         create_tokens(folder / "tokens")
-        for path in ("store/access_key", "store/secret_key", "database/password"):
+        for path in (*_STORE, *_ROOT, "database/password"):
             create_secret_file(folder / path)
         pgpass = folder / "database" / "pgpass"
         if not pgpass.exists():
@@ -104,6 +106,9 @@ def _fill_role_folders(folder: Path) -> list[Path]:
             if not copy.exists() or copy.read_bytes() != content:
                 write_private(copy, content)
                 written.append(copy)
+        for copy in (folder / "roles" / role).rglob("*"):  # a version before has given more
+            if copy.is_file() and str(copy.relative_to(folder / "roles" / role)) not in contents:
+                copy.unlink()
     return written
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
 from podracer_core.rpc.bounds import check_bounds, prepare
-from podracer_core.rpc.resource_names import DEFAULT_PROJECT
+from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
 
 AUTHORIZATION = "authorization"
@@ -86,8 +87,9 @@ class Authorizer:
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
         token = _bearer_token(metadata)
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
-            lease_id, fence = self._lease_tokens.verify(token)
-            return Identity(Role.LEASE, lease_id, fence)
+            name, fence = self._lease_tokens.verify(token)
+            # Tokens of the version before have only the lease's id.
+            return Identity(Role.LEASE, last_part(name), fence, frozenset(_projects([name])) or None)
         found = self._tokens.find(token)
         if found is None:
             raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
@@ -113,14 +115,18 @@ def check_request(identity: Identity, request: Any) -> None:
 # All resource names begin with their project, so one look at a request's strings, in the server's guard, covers every
 # method, also those that are written tomorrow.
 
-_NAME = re.compile(r"projects/([^/]*)(?:/.*)?", re.DOTALL)
+_START = "projects/"
+_POD = re.compile(r"projects/[^/]+/pods/[^/]+")
 
 
 def check_projects(identity: Identity, request: Any) -> None:
-    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for."""
+    """Raises PermissionRefused (OTHER_PROJECT) if `request` names a project that the caller's token is not for.
+
+    A lease's holder may name its pod, because pods of the pool serve jobs of all projects.
+    """
     if identity.projects is None or not isinstance(request, Message):
         return
-    others = sorted(set(_projects(request)) - identity.projects)
+    others = sorted(_projects(texts(request), pods=identity.role != Role.LEASE) - identity.projects)
     if others:
         allowed = ", ".join(f"projects/{name}" for name in sorted(identity.projects))
         raise PermissionRefused(
@@ -128,19 +134,27 @@ def check_projects(identity: Identity, request: Any) -> None:
         )
 
 
-def _projects(value: Any) -> Iterator[str]:
-    """Projects named at the start of strings in a message, or in a field's value; the default for an unset `parent`."""
-    if isinstance(value, str):
-        if match := _NAME.fullmatch(value):
-            yield match[1]
-    elif isinstance(value, Message):
-        if "parent" in value.DESCRIPTOR.fields_by_name and not value.parent:  # type: ignore[attr-defined]
-            yield DEFAULT_PROJECT
-        for _, found in value.ListFields():
-            yield from _projects(found)
-    elif hasattr(value, "items"):  # a map
-        for pair in value.items():
-            yield from _projects(pair)
-    elif isinstance(value, Iterable) and not isinstance(value, bytes):  # a repeated field
-        for one in value:
-            yield from _projects(one)
+def _projects(found: Iterable[str], *, pods: bool = True) -> set[str]:
+    """The projects that names among these texts begin with."""
+    named = [text for text in found if text.startswith(_START) and (pods or not _POD.fullmatch(text))]
+    return {text.removeprefix(_START).partition("/")[0] for text in named}
+
+
+def texts(message: Message) -> list[str]:
+    """The strings in a message, and the default project for an unset `parent`. A Problem is text for people."""
+    found: list[str] = []
+    if "parent" in message.DESCRIPTOR.fields_by_name and not message.parent:  # type: ignore[attr-defined]
+        found.append(f"{_START}{DEFAULT_PROJECT}")
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            found += value if field.is_repeated else [value]
+        elif field.type == field.TYPE_MESSAGE:
+            parts = value if field.is_repeated else [value]
+            if hasattr(value, "items"):  # a map
+                parts = itertools.chain.from_iterable(value.items())
+            for part in parts:
+                if isinstance(part, str):
+                    found.append(part)
+                elif isinstance(part, Message) and part.DESCRIPTOR.name != "Problem":
+                    found += texts(part)
+    return found

@@ -166,7 +166,7 @@ class FileToken:
 
 
 class LeaseTokens:
-    """Makes and checks `lease.<lease id>.<fence>.<mac>`, which is valid for one lease under one fence only.
+    """Makes and checks `lease.<lease>.<fence>.<mac>`, which is valid for one lease under one fence only.
 
     The mac is HMAC-SHA256 under a secret, so the same lease always has the same token (a repeated LeaseWork gets the
     same answer) and nothing needs to be stored. It does not check whether the lease is still held.
@@ -183,7 +183,7 @@ class LeaseTokens:
         return "LeaseTokens(…)"
 
     def issue(self, lease_id: str, fence: int) -> str:
-        """The token of a lease; `lease_id` is printable ASCII without spaces."""
+        """The token of a lease; `lease_id` is printable ASCII without spaces: `projects/p/leases/x`."""
         if not lease_id or not lease_id.isascii() or not lease_id.isprintable() or " " in lease_id or fence < 0:
             raise InvalidInput(f"lease {lease_id!r} with fence {fence} cannot be put into a token")
         return f"{self.PREFIX}{lease_id}.{fence}.{self._mac(lease_id, str(fence))}"

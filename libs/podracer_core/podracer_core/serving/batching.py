@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -202,20 +202,25 @@ class ServedPolicies:
             self._versions[policy.name] = [policy, *others][:VERSIONS_KEPT]
             return policy
 
-    def find(self, name: str = "", version: str = "") -> ServedPolicy:
-        """The present version where none is given; the only policy where no name is. Raises NotFound."""
+    def find(
+        self, name: str = "", version: str = "", is_visible: Callable[[ServedPolicy], bool] = lambda _: True
+    ) -> ServedPolicy:
+        """The present version where none is given; the only visible policy where no name is. Raises NotFound, which
+        names visible policies only."""
         with self._lock:
-            if not name and len(self._versions) == 1:
-                (name,) = self._versions
             versions = self._versions.get(name)
             if versions is None:
-                names = ", ".join(sorted(self._versions)) or "none"
-                problem = f"there is no policy {name[:100]!r}" if name else "the request names no policy"
-                raise NotFound(f"{problem}; served here: {names}", reason="UNKNOWN_POLICY", policy=name[:100])
+                visible = sorted(known for known, (present, *_) in self._versions.items() if is_visible(present))
+                if name or len(visible) != 1:
+                    names = ", ".join(visible) or "none"
+                    problem = f"there is no policy {name[:100]!r}" if name else "the request names no policy"
+                    raise NotFound(f"{problem}; served here: {names}", reason="UNKNOWN_POLICY", policy=name[:100])
+                (name,) = visible
+                versions = self._versions[name]
             for policy in versions:
                 if not version or policy.version == version:
                     return policy
-            known = ", ".join(policy.version for policy in versions)
+            known = ", ".join(policy.version for policy in versions if is_visible(policy))
             raise NotFound(
                 f"the policy {name} has no version {version[:100]!r}; it has: {known}",
                 reason="UNKNOWN_VERSION",

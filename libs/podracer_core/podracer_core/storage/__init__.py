@@ -3,6 +3,7 @@
 object_store  the interface; `open_store` opens one by its URL
 folder        file:///path
 s3            s3://bucket/prefix
+leased        s3://bucket/prefix with the keys of a lease
 spool         a folder of this machine on the way to a store
 layout        the keys of objects
 manifest      the files of an object of several files, and their checksums
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore", "open_store"]
 
 
-def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -> ObjectStore:
+def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True, leased: bool = False) -> ObjectStore:
     """The store at `file:///absolute/path` or `s3://bucket/prefix`, checked to be usable.
 
-    A missing folder or bucket is made, unless `create` is false (then NotFound). `s3`: address and keys of the S3
+    A missing folder or bucket is made, unless `create` is false (then NotFound). `leased`: a bucket without keys in
+    the settings is reached under leases only (`ObjectStore.under`). `s3`: address and keys of the S3
     server; by default from the environment (PODRACER_S3_ENDPOINT, …). An unreachable server is no error: `check` raises
     then, and the store works once the server is back.
     Raises InvalidInput, NotFound, PermissionRefused or PreconditionFailed, each naming the url.
@@ -39,7 +41,12 @@ def open_store(url: str, s3: S3Settings | None = None, *, create: bool = True) -
     if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc:
         from podracer_core.storage.s3 import S3Settings, S3Store
 
-        return S3Store(parts.netloc, parts.path.strip("/"), s3 or S3Settings.from_environment(), create=create)
+        settings = s3 or S3Settings.from_environment()
+        if leased and settings.access_key is None:
+            from podracer_core.storage.leased import LeasedStore
+
+            return LeasedStore(parts.netloc, parts.path.strip("/"), settings)
+        return S3Store(parts.netloc, parts.path.strip("/"), settings, create=create)
     shown = "s3://…@…" if "@" in parts.netloc else url
     raise InvalidInput(
         f"object store {shown!r}: expected file:///absolute/path or s3://bucket/prefix",

@@ -91,9 +91,19 @@ def agent_prefix(project: str, job_uid: str, agent: str) -> str:
     return f"{job_prefix(project, job_uid)}agents/{_checked(agent)}/"
 
 
+def written_pattern(project: str, job_uid: str, fence: int) -> str:
+    """The objects that the holder of a lease writes; `*` is any text."""
+    return f"{job_prefix(project, job_uid)}agents/*/checkpoints/*-{fence}/*"
+
+
 def checkpoint_prefix(project: str, job_uid: str, agent: str, env_steps: int, fence: int) -> str:
     """The prefix of a checkpoint: no two leases, and no two moments of a lease, share one."""
     return CheckpointPlace(project, job_uid, agent, env_steps, fence).prefix
+
+
+def of_project(key: str, project: str) -> bool:
+    """Whether an object belongs to a project."""
+    return key.startswith(f"projects/{_checked(project)}/")
 
 
 def artifact_key(project: str, artifact: str, file: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
+from podracer.orchestrator.v1.pod_service_pb2 import GetStoreAccessResponse, StoreKeys
 from podracer_core.errors import InvalidInput, NotFound
 
 CHUNK_BYTES = 1 << 20
@@ -26,6 +27,10 @@ class ObjectInfo:
     key: str
     size_bytes: int
     modified: datetime
+
+
+Ask: TypeAlias = Callable[[str, str], GetStoreAccessResponse]
+"""Asks for the URL of an object, by method and key, or for keys if the key is empty."""
 
 
 class ObjectStore(ABC):
@@ -51,13 +56,26 @@ class ObjectStore(ABC):
     def stat(self, key: str) -> ObjectInfo:
         """The object's size and time."""
 
-    @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in order of their keys' bytes."""
+        """Every object whose key starts with `prefix`, in order of their keys' bytes. Not under a lease."""
+        raise NotImplementedError
 
-    @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens if there is none."""
+        """Remove the object; nothing happens if there is none. Not under a lease."""
+        raise NotImplementedError
+
+    def session_keys(self, reads: str, writes: str, lifetime_s: float) -> StoreKeys | None:
+        """Keys that can only get objects of one pattern and put those of another (`*`: any text; empty: none). None if
+        the store gives no such keys."""
+        return None
+
+    def signed_url(self, method: str, key: str, lifetime_s: float) -> str:
+        """A URL that can GET or PUT an object without keys; empty for a folder."""
+        return ""
+
+    def under(self, ask: Ask, own: str) -> ObjectStore:
+        """This store under a lease; `own`: prefix of its job's objects. Most stores are the same under every lease."""
+        return self
 
     def check(self) -> None:
         """Raise unless the store answers: one cheap request."""

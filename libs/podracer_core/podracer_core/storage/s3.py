@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Literal
@@ -18,12 +20,13 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
+from minio.credentials import providers
 from minio.credentials.credentials import Credentials
-from minio.credentials.providers import AWSConfigProvider, EnvAWSProvider, IamAwsProvider, Provider, StaticProvider
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util import Retry, Timeout
 
+from podracer.orchestrator.v1.pod_service_pb2 import StoreKeys
 from podracer_core.config import Seconds, Secret, format_seconds, load_settings
 from podracer_core.errors import (
     InvalidInput,
@@ -42,6 +45,8 @@ from podracer_core.storage.object_store import (
     check_prefix,
     open_source,
 )
+
+logger = logging.getLogger(__name__)
 
 _PART_BYTES = 16 << 20  # larger objects are stored in parts of this size
 _CHECK_ATTEMPTS, _CHECK_TIMEOUT_S = 2, 5.0  # a broken connection that was kept open is no outage
@@ -113,11 +118,12 @@ class S3Store(ObjectStore):
         self._region = settings.region
         self._create = create and settings.create_bucket
         self._found = False
+        self._settings = settings
         self._http, self._quick_http = _make_http_client(settings), _make_http_client(_quick(settings))
-        with _mapped_errors(self._place):
-            identity = _make_identity(settings, self._quick_http)
-            self._client = _make_client(settings, identity, self._http)
-            self._quick_client = _make_client(settings, identity, self._quick_http)
+        with mapped_errors(self._place):
+            self._identity = _make_identity(settings, self._quick_http)
+            self._client = make_client(settings, self._identity, self._http)
+            self._quick_client = make_client(settings, self._identity, self._quick_http)
         with contextlib.suppress(Unavailable):
             self.check()
 
@@ -125,22 +131,25 @@ class S3Store(ObjectStore):
         """Raise unless the store answers and has the bucket, without long retries. A bucket that was never seen is made
         if allowed; one that has disappeared is not made again, as it had objects."""
         try:
-            with _mapped_errors(self._place):
-                next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
+            with mapped_errors(self._place):
+                self._probe()
         except NotFound as error:
             if self._found or not self._create:
                 raise NotFound(f"{self._place}: there is no bucket {self._bucket!r}", bucket=self._bucket) from error
-            with _mapped_errors(self._place):
+            with mapped_errors(self._place):
                 self._make_bucket()
         except Unavailable as error:
             raise Unavailable(error.message.replace(self._place, f"{self._place} is away", 1)) from error
         self._found = True
 
+    def _probe(self) -> None:
+        next(iter(self._quick_client.list_objects(self._bucket, f"{self._prefix}check/")), None)
+
     def put(self, key: str, data: bytes | Path) -> None:
         name = self._prefix + check_key(key)
         what = f"{self.url}: cannot store {key!r}"
         self._require_bucket()
-        with open_source(data) as stream, _mapped_errors(what):
+        with open_source(data) as stream, mapped_errors(what):
             size_bytes = stream.seek(0, io.SEEK_END)
             stream.seek(0)
             self._client.put_object(self._bucket, name, stream, size_bytes, part_size=_PART_BYTES)
@@ -152,7 +161,7 @@ class S3Store(ObjectStore):
         while True:
             # After a broken connection the download continues at the same byte, if the object has not changed.
             headers: dict[str, str | list[str] | tuple[str]] = {"If-Match": etag} if offset and etag else {}
-            with _mapped_errors(f"{self.url}: cannot read {key!r}"):
+            with mapped_errors(f"{self.url}: cannot read {key!r}"):
                 response = self._client.get_object(self._bucket, name, offset, request_headers=headers)
                 try:
                     etag = response.headers.get("ETag", "")
@@ -171,13 +180,13 @@ class S3Store(ObjectStore):
 
     def stat(self, key: str) -> ObjectInfo:
         name = self._prefix + check_key(key)
-        with _mapped_errors(f"{self.url}: cannot read {key!r}"):
+        with mapped_errors(f"{self.url}: cannot read {key!r}"):
             found = self._client.stat_object(self._bucket, name)
             return ObjectInfo(key, found.size or 0, _utc(found.last_modified))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         name = self._prefix + check_prefix(prefix)
-        with _mapped_errors(f"{self.url}: cannot list {prefix!r}"):
+        with mapped_errors(f"{self.url}: cannot list {prefix!r}"):
             for found in self._client.list_objects(self._bucket, name, recursive=True):
                 if found.object_name and not found.is_dir:
                     key = found.object_name.removeprefix(self._prefix)
@@ -185,8 +194,31 @@ class S3Store(ObjectStore):
 
     def delete(self, key: str) -> None:
         name = self._prefix + check_key(key)
-        with contextlib.suppress(NotFound), _mapped_errors(f"{self.url}: cannot delete {key!r}"):
+        with contextlib.suppress(NotFound), mapped_errors(f"{self.url}: cannot delete {key!r}"):
             self._client.remove_object(self._bucket, name)
+
+    def session_keys(self, reads: str, writes: str, lifetime_s: float) -> StoreKeys | None:
+        allowed = {reads: ["s3:GetObject"], writes: ["s3:PutObject", "s3:AbortMultipartUpload"]}
+        folder = f"arn:aws:s3:::{self._bucket}/{self._prefix}"
+        allow = [{"Action": actions, "Resource": folder + pattern} for pattern, actions in allowed.items() if pattern]
+        policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow"} | each for each in allow]}
+        try:
+            with mapped_errors(f"{self._place}: cannot make keys of a session"):
+                own = self._identity.retrieve()
+                keys = providers.AssumeRoleProvider(
+                    sts_endpoint=self._settings.endpoint, access_key=own.access_key, secret_key=own.secret_key,
+                    duration_seconds=int(lifetime_s), policy=json.dumps(policy), region=self._region,
+                    http_client=self._quick_http,
+                ).retrieve()  # fmt: skip
+        except InvalidInput as error:
+            logger.info("a pod gets signed URLs: %s", error.message)
+            return None
+        return StoreKeys(access_key=keys.access_key, secret_key=keys.secret_key, session_token=keys.session_token or "")
+
+    def signed_url(self, method: str, key: str, lifetime_s: float) -> str:
+        name, lifetime = self._prefix + check_key(key), timedelta(seconds=lifetime_s)
+        with mapped_errors(f"{self.url}: cannot sign {key!r}"):
+            return self._client.get_presigned_url(method, self._bucket, name, expires=lifetime)
 
     def close(self) -> None:
         self._http.clear()
@@ -234,15 +266,15 @@ def _quick(settings: S3Settings) -> S3Settings:
     )
 
 
-class _AwsIdentity(Provider):
+class _AwsIdentity(providers.Provider):
     """AWS's default credentials of this machine. Keys are fetched again before they expire."""
 
     def __init__(self, http: urllib3.PoolManager) -> None:
-        self._role = IamAwsProvider(http_client=http)
+        self._role = providers.IamAwsProvider(http_client=http)
 
     def retrieve(self) -> Credentials:
         """Raises Unavailable if there are none: AWS may have them later."""
-        for keys in (EnvAWSProvider(), AWSConfigProvider()):
+        for keys in (providers.EnvAWSProvider(), providers.AWSConfigProvider()):
             with contextlib.suppress(ValueError):
                 return keys.retrieve()
         try:
@@ -251,25 +283,27 @@ class _AwsIdentity(Provider):
             raise HTTPError(f"no keys are set (PODRACER_S3_ACCESS_KEY), and AWS gives none here: {error}") from error
 
 
-def _make_identity(settings: S3Settings, http: urllib3.PoolManager) -> Provider:
+def _make_identity(settings: S3Settings, http: urllib3.PoolManager) -> providers.Provider:
     if (settings.access_key is None) != (settings.secret_key is None):
         raise InvalidInput("the S3 access key and secret key go together; only one is set", reason="INVALID_S3_KEYS")
     if settings.access_key is not None and settings.secret_key is not None:
         token = None if settings.session_token is None else settings.session_token.reveal()
-        return StaticProvider(settings.access_key.reveal(), settings.secret_key.reveal(), token)
+        return providers.StaticProvider(settings.access_key.reveal(), settings.secret_key.reveal(), token)
     if settings.session_token is not None:
         raise InvalidInput("an S3 session token needs the keys that it belongs to", reason="INVALID_S3_KEYS")
     return _AwsIdentity(http)
 
 
-def _make_client(settings: S3Settings, identity: Provider, http: urllib3.PoolManager) -> Minio:
+def make_client(
+    settings: S3Settings, identity: providers.Provider, http: urllib3.PoolManager, kind: Callable[..., Minio] = Minio
+) -> Minio:
     parts = urlsplit(settings.endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
         raise InvalidInput(
             "the S3 endpoint must be of the form https://host or http://host:port, without a path or a user",
             reason="INVALID_S3_ENDPOINT",
         )
-    client = Minio(
+    client = kind(
         parts.netloc,
         credentials=identity,
         secure=parts.scheme == "https",
@@ -288,7 +322,7 @@ def _utc(moment: datetime | None) -> datetime:
 
 
 @contextlib.contextmanager
-def _mapped_errors(what: str) -> Iterator[None]:
+def mapped_errors(what: str) -> Iterator[None]:
     """The client's exceptions -> PodracerError, whose message starts with `what`."""
     try:
         yield

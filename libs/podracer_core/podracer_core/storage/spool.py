@@ -144,16 +144,6 @@ class Spool(ObjectStore):
         waiting = self._find(key)
         return self._store.stat(key) if waiting is None else _info(waiting)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        with self._changed:
-            found = {one.key: _info(one) for one in self._waiting if one.key.startswith(prefix)}
-        found = {info.key: info for info in self._store.list(prefix)} | found
-        yield from (found[key] for key in sorted(found, key=str.encode))
-
-    def delete(self, key: str) -> None:
-        self.settle(_END_S)
-        self._store.delete(key)
-
     def close(self) -> None:
         """Drop objects that have not arrived. The store stays open."""
         with self._changed:

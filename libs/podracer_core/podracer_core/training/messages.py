@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import closing, nullcontext
 
-from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.common.v1 import cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import description_to_message, hyperparameters_from_message
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
-from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
 from podracer_core.jobs.pod import MAX_MEMBERS
 from podracer_core.rpc import limits
@@ -83,22 +81,16 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
         shares_state = proof is not None and proof.shares_state(deadline=deadline)
-    preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
+    texts = found.preparation, treatment(found.observation_space, found.observation_origin)
+    preparation = "\n".join(filter(None, texts))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     description = description_to_message(
-        found.observation_space,
-        found.action_space,
-        found.max_episode_steps,
-        find_environment(spec.id).backend if spec.id else "gymnasium",
-        deterministic_evaluation=found.deterministic_evaluation,
-        preparation=preparation,
-        shares_state=shares_state,
-        step_s=found.step_s,
-    )
-    description.waits = found.waits
-    if found.start_s > 0.0:
-        description.start_time.FromNanoseconds(int(found.start_s * 1e9))
+        spec, found.observation_space, found.action_space, found.max_episode_steps,
+        preparation=preparation, start_s=found.start_s, step_s=found.step_s, waits=found.waits,
+        shares_state=shares_state, deterministic_evaluation=found.deterministic_evaluation,
+        observation_origin=found.observation_origin,
+    )  # fmt: skip
     if description.ByteSize() > limits.SPEC_BYTES:
         raise InvalidInput(
             f"the spaces of the environment take {description.ByteSize()} bytes to describe, at most "
@@ -106,17 +98,3 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         )
     warnings = [plain(warning)[:MOST_LETTERS] for warning in found.warnings]
     return evaluator_service_pb2.InspectResponse(description=description, warnings=warnings)
-
-
-def first_breaks(breaks: Iterable[Break]) -> list[agent_pb2.WorldBreak]:
-    """The first break of each kind. `row` of a break is its member."""
-    kinds = {each.numbers: each for each in reversed(list(breaks))}
-    return [
-        agent_pb2.WorldBreak(
-            member=each.row,
-            numbers=each.numbers,
-            text=plain(each.text)[:MOST_LETTERS],
-            traceback=plain(each.traceback)[-MOST_LETTERS:],
-        )
-        for each in kinds.values()
-    ]

@@ -113,6 +113,16 @@ class LeaseControl:
         request = pod_service_pb2.WatchLeaseRequest(lease=self._name, fence=self._fence)
         return self._stub.WatchLease(request, metadata=self._metadata)
 
+    def store_access(self, method: str, key: str) -> pod_service_pb2.GetStoreAccessResponse:
+        """Keys for the object store, or the URL of an object; the caller repeats it."""
+        request = pod_service_pb2.GetStoreAccessRequest(lease=self._name, fence=self._fence)
+        if key:
+            setattr(request, "write" if method == "PUT" else "read", key)
+        response: pod_service_pb2.GetStoreAccessResponse = self._stub.GetStoreAccess(
+            request, metadata=self._metadata, timeout=_WRITE_TIMEOUT_S
+        )
+        return response
+
     def commit(self, members: Sequence[pod_service_pb2.MemberCheckpoint]) -> None:
         """Commit checkpoints. Raises Fenced if the lease is not held."""
         request = pod_service_pb2.CommitCheckpointRequest(lease=self._name, fence=self._fence, members=members)

@@ -99,13 +99,6 @@ class FencedStore(ObjectStore):
     def stat(self, key: str) -> ObjectInfo:
         return self._patiently(lambda: self._store.stat(key))
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self._guard.check()
-        self._store.delete(key)
-
     def _patiently(self, read: Callable[[], Answer]) -> Answer:
         waits, deadline = Backoff(*_AWAY_S), time.monotonic() + self._patience_s
         while True:

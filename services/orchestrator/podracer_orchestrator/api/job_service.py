@@ -153,6 +153,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
         project, size = names.parse_parent(request.parent), _page_size(request.page_size)
+        visible = current_caller().projects
 
         def operation(session: Session) -> service_pb2.ListPodsResponse:
             if request.job:
@@ -161,7 +162,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             else:
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
             uses, deadlines = pod_uses(self._orchestrator.pool_shares), self._orchestrator.deadlines
-            messages = pod_messages(session, found, deadlines, uses)
+            messages = pod_messages(session, found, deadlines, uses, visible)
             listed, token = page(messages, size, lambda pod: pod, lambda pod: pod.name)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -83,12 +83,18 @@ def viewed(job: job_pb2.Job, view: service_pb2.JobView.ValueType) -> job_pb2.Job
 
 
 def pod_messages(
-    session: Session, found: Sequence[PodRow], deadlines: LeaseDeadlines, uses: Mapping[str, job_pb2.Resources]
+    session: Session,
+    found: Sequence[PodRow],
+    deadlines: LeaseDeadlines,
+    uses: Mapping[str, job_pb2.Resources],
+    visible: Collection[str] | None = None,
 ) -> list[job_pb2.Pod]:
-    """Pods as clients see them; `uses`: the resources that their processes use, by name, if known."""
-    names = [pod.name for pod in found]
-    held = leases.held_by(session, names)
-    agents = leases.agents_of(session, names)
+    """Pods as clients see them; `uses`: the resources that their processes use, by name, if known. `visible`: the
+    projects whose jobs may be named; None: all."""
+    held = leases.held_by(session, [pod.name for pod in found])
+    if visible is not None:
+        held = {pod: lease for pod, lease in held.items() if lease.project in visible}
+    agents = leases.agents_of(session, list(held))
     return [
         _pod_message(pod, held.get(pod.name), agents.get(pod.name, []), deadlines, uses.get(pod.name)) for pod in found
     ]

@@ -37,6 +37,7 @@ METHODS: Mapping[str, set[Role]] = {
     f"{SERVICE}CommitCheckpoint": {Role.LEASE},
     f"{SERVICE}CompleteWork": {Role.LEASE},
     f"{SERVICE}ReleaseLease": {Role.LEASE},
+    f"{SERVICE}GetStoreAccess": {Role.LEASE},
 }
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0
@@ -106,6 +107,11 @@ class PodServicer(pod_service_pb2_grpc.PodServiceServicer):
         await self._operations.release(_holder(request), request.reason)
         return pod_pb2.ReleaseLeaseResponse()
 
+    async def GetStoreAccess(
+        self, request: pod_pb2.GetStoreAccessRequest, context: Context
+    ) -> pod_pb2.GetStoreAccessResponse:
+        return await self._operations.access.grant(_holder(request), request)
+
     async def _lease(self, request: pod_pb2.LeaseWorkRequest) -> pod_pb2.Lease | None:
         wait_s = seconds_from_duration(request.wait) if request.HasField("wait") else DEFAULT_WAIT_S
         return await self._dispatcher.lease(_ask(request), min(MAX_WAIT_S, max(0.0, wait_s)))
@@ -139,7 +145,8 @@ def _holder(
     | pod_pb2.WatchLeaseRequest
     | pod_pb2.CommitCheckpointRequest
     | pod_pb2.CompleteWorkRequest
-    | pod_pb2.ReleaseLeaseRequest,
+    | pod_pb2.ReleaseLeaseRequest
+    | pod_pb2.GetStoreAccessRequest,
 ) -> Holder:
     """The lease that a call names; its token must be that lease's."""
     name, caller = names.parse("lease", request.lease, "lease"), current_caller()

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.resource_names import Name
+from podracer_core.storage.layout import of_project
 from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.artifacts import versions
 from podracer_orchestrator.continuous import promotions
@@ -172,15 +173,15 @@ def _best(session: Session, job: JobRow) -> CheckpointRow:
         champion = promotions.champion(session, job)
         if champion is None:
             raise NotFound(f"the job {job.job_id} has no champion yet", reason="NO_CANDIDATE")
-        return _row(session, champion.prefix)
+        return _row(session, job, champion.prefix)
     final = final_policy(job) or checkpoints.unjudged_policy(session, job)
     if final is None:
         raise NotFound(f"the job {job.job_id} has no candidate yet", reason="NO_CANDIDATE")
-    return _row(session, final.checkpoint.prefix)
+    return _row(session, job, final.checkpoint.prefix)
 
 
-def _row(session: Session, prefix: str) -> CheckpointRow:
+def _row(session: Session, job: JobRow, prefix: str) -> CheckpointRow:
     row = session.get(CheckpointRow, prefix)
-    if row is None:
+    if row is None or (row.job_uid != job.uid and not job.is_continuous) or not of_project(prefix, job.project):
         raise NotFound(f"the checkpoint {prefix} is gone: its job is being deleted", prefix=prefix)
     return row

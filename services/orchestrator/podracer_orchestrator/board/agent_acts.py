@@ -106,7 +106,7 @@ class AgentActs:
 
         def operation(session: Session) -> None:
             job = _living_job(session, name)
-            if prefix is not None and not promotions.is_there(session, prefix):
+            if prefix is not None and not promotions.is_there(session, job.project, prefix):
                 problem = f"the checkpoint {prefix} of {name} is not there any more, or damaged"
                 raise PreconditionFailed(problem, reason="NO_CHECKPOINT", agent=name)
             outbox.act_on_agent(session, job, request)

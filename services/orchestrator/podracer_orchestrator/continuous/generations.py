@@ -203,7 +203,7 @@ def _judge(session: Session, job: JobRow, child: JobRow, generation: Generation,
         is_better, reason = False, contest.problem
     else:
         is_better, reason = contests.is_won(champion, challenger, spec_of(job).continuous.margin)
-    checkpoint_is_there = promotions.is_there(session, final.checkpoint.prefix)
+    checkpoint_is_there = promotions.is_there(session, job.project, final.checkpoint.prefix)
     if is_better and checkpoint_is_there:
         policy = Policy(final.agent, final.checkpoint.prefix)
         promotions.promote(session, job, policy, now, reason=reason, generation=generation)

@@ -17,6 +17,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 from podracer_core.jobs.continuous import Continuous
 from podracer_core.rpc.resource_names import last_part
+from podracer_core.storage.layout import of_project
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import (
@@ -104,7 +105,7 @@ def promote(
     former = _by_request(session, job, request_id)
     if former is not None:
         return former
-    if not is_there(session, policy.prefix):
+    if not is_there(session, job.project, policy.prefix):
         message = f"the checkpoint {policy.prefix} of {policy.agent} is not there any more, or damaged"
         raise PreconditionFailed(message, reason="NO_CANDIDATE", agent=policy.agent)
     checkpoint = session.get_one(CheckpointRow, policy.prefix)
@@ -249,7 +250,7 @@ def _details(row: PromotionRow) -> dict[str, object]:
     return details
 
 
-def is_there(session: Session, prefix: str) -> bool:
-    """Whether a checkpoint exists and is not known to be damaged."""
+def is_there(session: Session, project: str, prefix: str) -> bool:
+    """Whether a checkpoint of the project exists and is not known to be damaged."""
     checkpoint = session.get(CheckpointRow, prefix)
-    return checkpoint is not None and not checkpoint.refused
+    return checkpoint is not None and not checkpoint.refused and of_project(prefix, project)

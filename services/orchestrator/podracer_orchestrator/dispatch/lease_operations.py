@@ -20,6 +20,7 @@ from podracer_core.telemetry.metrics import LEASES
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.dispatch.orders import Orders
 from podracer_orchestrator.dispatch.renewals import EvaluationBatcher, LeaseActions
+from podracer_orchestrator.dispatch.store_access import StoreAccess
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.state import ACTIVE_STATES, JobState
 from podracer_orchestrator.leases import followers, leases
@@ -27,7 +28,7 @@ from podracer_orchestrator.leases.deadlines import LeaseDeadlines, LiveReport
 from podracer_orchestrator.leases.leases import Holder
 from podracer_orchestrator.outcomes import broken_worlds, lease_ends
 from podracer_orchestrator.pool import pods
-from podracer_orchestrator.tables import CheckpointRow, LeaseRow, LeaseState, PodState, WorkRow
+from podracer_orchestrator.tables import LeaseRow, LeaseState, PodState, WorkRow
 from podracer_orchestrator.transactions import ChangeFeed, Transactions, due_topic, touch
 from podracer_orchestrator.works import checkpoints
 from podracer_orchestrator.works.checkpoints import MemberCommit
@@ -57,6 +58,7 @@ class LeaseOperations:
         self._store = store
         self._clock = clock
         self._actions = LeaseActions(transactions, changes, clock)
+        self.access = StoreAccess(transactions, deadlines, store, clock)
         self.orders = Orders(self._actions, deadlines, changes)
         self._batcher = EvaluationBatcher(transactions, deadlines, clock)
         self._told: set[tuple[str, bool]] = set()  # the breaks of jobs, by kind, that need no further transaction
@@ -73,9 +75,9 @@ class LeaseOperations:
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
             await self._batcher.store(holder, evaluations)
-        if news := [each for each in breaks if (job_uid, each.numbers) not in self._told]:
-            await self._transactions.write(lambda session: self._tell(session, holder, news))
-            self._told |= {(job_uid, each.numbers) for each in news}
+        if not (kinds := {(job_uid, each.numbers) for each in breaks}) <= self._told:
+            await self._transactions.write(lambda session: self._tell(session, holder, breaks))
+            self._told |= kinds
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))
@@ -106,7 +108,7 @@ class LeaseOperations:
         is_round = isinstance(result, pod_pb2.TrainResult)
         if isinstance(result, pod_pb2.TrainResult):
             await self._verify(_checkpoints(result))
-        sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(result)
+        sound_here = isinstance(result, cohort_pb2.Problem) and await self._is_sound(holder, result)
 
         def operation(session: Session) -> bool:
             lease = leases.find(session, holder)
@@ -198,14 +200,14 @@ class LeaseOperations:
             raise Fenced(f"{lease.pod} still holds its lease, but its evaluation took too long")
         return pod_pb2.LEASE_ACTION_CONTINUE
 
-    async def _is_sound(self, problem: cohort_pb2.Problem) -> bool:
-        """Whether the checkpoint that a pod could not read is in the store as it was committed."""
+    async def _is_sound(self, holder: Holder, problem: cohort_pb2.Problem) -> bool:
+        """Whether the checkpoint of its job that a pod could not read is in the store as it was committed."""
         place = CheckpointPlace.of_object(problem.subject)
         if place is None:
             return False
 
         def committed(session: Session) -> str | None:
-            row = session.get(CheckpointRow, place.prefix)
+            row = checkpoints.of_job(session, leases.find(session, holder).job_uid, place.prefix)
             return None if row is None else row.manifest_sha256
 
         sha256 = await self._transactions.read(committed)

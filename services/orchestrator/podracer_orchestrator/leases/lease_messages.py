@@ -31,7 +31,7 @@ def lease_message(change: Change, lease: LeaseRow, kind: Work, tokens: LeaseToke
     message = pod_pb2.Lease(
         name=lease_name(job.project, lease.id),
         fence=lease.fence,
-        token=tokens.issue(lease.id, lease.fence),
+        token=tokens.issue(lease_name(job.project, lease.id), lease.fence),
         term=seconds_to_duration(term_s),
         job=job_name(job.project, job.job_id),
         job_uid=job.uid,

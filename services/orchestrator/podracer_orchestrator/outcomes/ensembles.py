@@ -17,9 +17,10 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.stored_messages import encode, order_of, spec_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkKind, WorkRow, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
+from podracer_orchestrator.works.checkpoints import of_job
 
 SMALLEST = 2
 """The fewest candidates of an ensemble."""
@@ -65,7 +66,7 @@ def awaiting(session: Session) -> Sequence[WorkRow]:
 def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]) -> None:
     """Make a PROPOSING work READY with the best of the ordered `candidates`, or give it up."""
     session, job = change.session, change.job
-    known = [each for each in candidates if session.get(CheckpointRow, each.evaluation.checkpoint.prefix) is not None]
+    known = [each for each in candidates if of_job(session, job.uid, each.evaluation.checkpoint.prefix) is not None]
     best = known[: spec_of(job).evolution.ensemble_size]
     if len(best) < SMALLEST:
         give_up(change, f"{len(best)} candidates on the leaderboard, at least {SMALLEST} are needed")

@@ -24,9 +24,10 @@ from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, encode, order_of, result_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkKind, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import ENSEMBLE, WORK, touch
 from podracer_orchestrator.works import evaluation_works, works
+from podracer_orchestrator.works.checkpoints import of_job
 
 FINALISTS, CHOOSING, REPORTED = 3, 32, 100
 """The candidates, the episodes of each that choose one, and the episodes of the chosen one that the job reports."""
@@ -82,7 +83,7 @@ def choose(change: works.Change, candidates: Sequence[leaderboard_pb2.Candidate]
     change.work.state, change.work.end_time = WorkState.DONE, change.now
     best = best_of(change.job)
     found = [each.evaluation for each in candidates if not each.exclusion] or ([] if best is None else [best])
-    known = [each for each in found if change.session.get(CheckpointRow, each.checkpoint.prefix)]
+    known = [each for each in found if of_job(change.session, change.job.uid, each.checkpoint.prefix)]
     for count in range(min(FINALISTS, len(known)), 1, -1):
         costs_s = [evaluation_works.expected_cost_s(each, 1) for each in known[:count]]
         if CHOOSING * sum(costs_s) + REPORTED * max(costs_s) <= _left_s(change):

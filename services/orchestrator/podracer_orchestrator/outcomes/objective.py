@@ -18,9 +18,10 @@ from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import broken_worlds, claims
 from podracer_orchestrator.outcomes.claims import Claim
 from podracer_orchestrator.stored_messages import best_of, encode
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, WorkRow
+from podracer_orchestrator.tables import JobRow, LeaseRow, WorkRow
 from podracer_orchestrator.transactions import job_topic, touch
 from podracer_orchestrator.works import evaluation_works, works
+from podracer_orchestrator.works.checkpoints import of_job
 
 _LONGEST_S = 100 * 365 * 86400.0
 _JUDGING = (
@@ -65,9 +66,9 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         job.best_score = score(job, best)  # its broken episodes count less
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return
-    if broken_worlds.is_excluded(job, evaluation.agent):
+    if evaluation.agent in (job.excluded or {}) or not evaluation_works.is_finite(evaluation):
         return
-    if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None or not evaluation_works.is_finite(evaluation):
+    if of_job(session, job.uid, evaluation.checkpoint.prefix) is None:
         return
     claim, full = _stand(session, job, evaluation, now)
     if job.time_to_target_s is not None:

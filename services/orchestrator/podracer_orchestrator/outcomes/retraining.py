@@ -22,8 +22,9 @@ from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.leases.lease_messages import train_work
 from podracer_orchestrator.stored_messages import best_of, checkpoint_reference, encode, proposal_of, spec_of
-from podracer_orchestrator.tables import CheckpointRow, JobRow, LeaseRow, MemberRow, WorkKind, WorkState
+from podracer_orchestrator.tables import JobRow, LeaseRow, MemberRow, WorkKind, WorkState
 from podracer_orchestrator.transactions import WORK, touch
+from podracer_orchestrator.works.checkpoints import of_job
 from podracer_orchestrator.works.evaluation_works import fresh_seeds
 from podracer_orchestrator.works.train_results import commit_result
 from podracer_orchestrator.works.works import BudgetLeft, Change, Stage, round_of
@@ -44,7 +45,7 @@ class RetrainWork(Stage):
         """Make its work, of a single agent."""
         best = best_of(job)
         assert best is not None, "it is wanted"
-        row = session.get(CheckpointRow, best.checkpoint.prefix)
+        row = of_job(session, job.uid, best.checkpoint.prefix)
         cohort = [] if row is None else founders.cohort_of(session, row)
         change = Change(
             session, job, jobs.add_work(session, job, self.kind, WorkState.READY, now, len(cohort)), "", now
@@ -80,7 +81,7 @@ class RetrainWork(Stage):
         super().complete(change, lease, result)
         commit_result(change, lease, result)
         (member,) = change.work.members
-        row = None if member.checkpoint is None else change.session.get(CheckpointRow, member.checkpoint)
+        row = None if member.checkpoint is None else of_job(change.session, change.job.uid, member.checkpoint)
         if JobState(change.job.state) not in LIVE_STATES:
             return
         if result.members[0].HasField("problem"):
@@ -103,7 +104,7 @@ class RetrainWork(Stage):
         (member,) = change.work.members
         (proposal,) = proposal_of(change.work).proposals
         prefixes = [parent.checkpoint.prefix for parent in proposal.agent.initialization.parents]
-        rows = [change.session.get(CheckpointRow, prefix) for prefix in prefixes]
+        rows = [of_job(change.session, change.job.uid, prefix) for prefix in prefixes]
         return member.checkpoint is not None or not any(row is None or row.refused for row in rows)
 
 

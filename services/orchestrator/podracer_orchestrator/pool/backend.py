@@ -29,10 +29,11 @@ class PodPlan:
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """The reason why a pod cannot work, as text. `kind` is the kind of the event in the jobs' logs; "": the pod only
-    waits, and no job has an event."""
+    waits, and no job has an event. `said`: the end of its log, only for the job that it works for."""
 
     kind: str
     message: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,13 @@ def note_troubles(session: Session, troubles: Mapping[str, Trouble | None], now:
         for job in active:
             if (job.uid, trouble.kind) not in told and can_serve(pod, job):
                 told.add((job.uid, trouble.kind))
-                _tell(session, job, pod.name, trouble, now)
+                _tell(session, job, pod, trouble, now)
     _touch_jobs(session, *changed)
+
+
+def may_read_log(session: Session, pod: PodRow, job: JobRow) -> bool:
+    """Whether a job may see the end of a pod's log, which has the output of the users' code that ran there."""
+    return not pod.instance_id or any(lease.job_uid == job.uid for lease in leases.held(session, pod=pod.name))
 
 
 def can_serve(pod: PodRow, job: JobRow) -> bool:
@@ -199,9 +204,10 @@ def _touch_jobs(session: Session, *changed: PodRow) -> None:
     touch(session, *map(job_topic, holders | others))
 
 
-def _tell(session: Session, job: JobRow, pod: str, trouble: Trouble, now: datetime) -> None:
-    message = trouble.message[:_MESSAGE_CHARACTERS]
+def _tell(session: Session, job: JobRow, pod: PodRow, trouble: Trouble, now: datetime) -> None:
+    said = trouble.said if may_read_log(session, pod, job) else ""
+    message = f"{trouble.message}{said}"[:_MESSAGE_CHARACTERS]
     query = select(EventRow).where(EventRow.job_uid == job.uid, EventRow.kind == trouble.kind)
     last = session.scalar(query.order_by(EventRow.position.desc()).limit(1))
     if last is None or (last.message != message and now - last.time >= TROUBLE_AGAIN):
-        events.record(session, job, trouble.kind, message, now=now, subject=pod)
+        events.record(session, job, trouble.kind, message, now=now, subject=pod.name)

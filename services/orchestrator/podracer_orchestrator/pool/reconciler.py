@@ -232,8 +232,9 @@ class PoolReconciler(PodObserver):
         if deaths < MAX_DEATHS:
             return True
         message = f"{pod} died {deaths} times in a row without progress; the last time {why}"
-        problem = cohort_pb2.Problem(reason="POD_KEEPS_DYING", message=message, detail=log_tail)
         for job in concerned:
+            detail = log_tail if pods.may_read_log(session, row, job) else ""
+            problem = cohort_pb2.Problem(reason="POD_KEEPS_DYING", message=message, detail=detail)
             jobs.fail(session, job, problem, now)
         pods.set_state(session, pod, PodState.DRAINING, message)
         return False

@@ -102,6 +102,12 @@ def load_checkpoints(session: Session, prefixes: Sequence[str]) -> Sequence[Chec
     return session.scalars(_CHECKPOINTS, {"prefixes": prefixes}).all() if prefixes else []
 
 
+def of_job(session: Session, job_uid: str, prefix: str) -> CheckpointRow | None:
+    """The committed checkpoint of a job at a prefix that a pod has named; None for another job's, or if none counts."""
+    row = session.get(CheckpointRow, prefix)
+    return row if row is not None and row.job_uid == job_uid else None
+
+
 def unjudged_policy(session: Session, job: JobRow) -> agent_pb2.Parent | None:
     """The furthest trained policy of a job that has ended without a judged one; None for another job."""
     if job.outcome != JobOutcome.NOTHING_JUDGED:
@@ -197,8 +203,8 @@ def refuse(session: Session, job: JobRow, work: WorkRow, problem: cohort_pb2.Pro
     if problem.reason != DataCorrupted.reason:
         return False
     place = CheckpointPlace.of_object(problem.subject)
-    row = None if place is None else session.get(CheckpointRow, place.prefix)
-    if row is None or row.job_uid != job.uid:
+    row = None if place is None else of_job(session, job.uid, place.prefix)
+    if row is None:
         return False
     known, row.refused = row.refused, True
     session.flush()

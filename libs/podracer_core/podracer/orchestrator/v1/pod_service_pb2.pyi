@@ -1230,3 +1230,105 @@ class ReleaseLeaseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseLeaseResponse: _TypeAlias = ReleaseLeaseResponse  # noqa: Y015
+
+@_typing.final
+class GetStoreAccessRequest(_message.Message):
+    """Request of GetStoreAccess. Without an object it asks for keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    WRITE_FIELD_NUMBER: _builtins.int
+    lease: _builtins.str
+    """The lease. Required."""
+    fence: _builtins.int
+    """Its fence. Required."""
+    read: _builtins.str
+    """To read: of the lease's job, or named by its work."""
+    write: _builtins.str
+    """To write: of a checkpoint with this fence."""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.str = ...,
+        fence: _builtins.int = ...,
+        read: _builtins.str = ...,
+        write: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["object", b"object", "read", b"read", "write", b"write"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "lease", b"lease", "object", b"object", "read", b"read", "write", b"write"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_object: _TypeAlias = _typing.Literal["read", "write"]  # noqa: Y015
+    _WhichOneofArgType_object: _TypeAlias = _typing.Literal["object", b"object"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_object) -> _WhichOneofReturnType_object | None: ...
+
+Global___GetStoreAccessRequest: _TypeAlias = GetStoreAccessRequest  # noqa: Y015
+
+@_typing.final
+class GetStoreAccessResponse(_message.Message):
+    """Access to objects."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    VALIDITY_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    """URL for GET or PUT of the object. Unset: the request names none, or the store is a folder."""
+    @_builtins.property
+    def keys(self) -> Global___StoreKeys:
+        """Keys that read the job's objects and write checkpoints with this fence. Unset: the request names an object, or the
+        store gives no such keys, so that each object needs a URL.
+        """
+
+    @_builtins.property
+    def validity(self) -> _duration_pb2.Duration:
+        """How long keys and URL are valid."""
+
+    def __init__(
+        self,
+        *,
+        keys: Global___StoreKeys | None = ...,
+        url: _builtins.str = ...,
+        validity: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "validity", b"validity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "url", b"url", "validity", b"validity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStoreAccessResponse: _TypeAlias = GetStoreAccessResponse  # noqa: Y015
+
+@_typing.final
+class StoreKeys(_message.Message):
+    """Keys of a session at the object store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_KEY_FIELD_NUMBER: _builtins.int
+    SESSION_TOKEN_FIELD_NUMBER: _builtins.int
+    access_key: _builtins.str
+    """Access key."""
+    secret_key: _builtins.str
+    """Secret key."""
+    session_token: _builtins.str
+    """Session token, part of every request."""
+    def __init__(
+        self,
+        *,
+        access_key: _builtins.str = ...,
+        secret_key: _builtins.str = ...,
+        session_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "secret_key", b"secret_key", "session_token", b"session_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreKeys: _TypeAlias = StoreKeys  # noqa: Y015

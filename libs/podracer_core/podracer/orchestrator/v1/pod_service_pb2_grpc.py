@@ -67,6 +67,11 @@ class PodServiceStub:
                 request_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseRequest.SerializeToString,
                 response_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseResponse.FromString,
                 _registered_method=True)
+        self.GetStoreAccess = channel.unary_unary(
+                '/podracer.orchestrator.v1.PodService/GetStoreAccess',
+                request_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessRequest.SerializeToString,
+                response_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessResponse.FromString,
+                _registered_method=True)
 
 
 class PodServiceServicer:
@@ -118,6 +123,14 @@ class PodServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStoreAccess(self, request, context):
+        """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+        lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PodServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -150,6 +163,11 @@ def add_PodServiceServicer_to_server(servicer, server):
                     servicer.ReleaseLease,
                     request_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseRequest.FromString,
                     response_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseResponse.SerializeToString,
+            ),
+            'GetStoreAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStoreAccess,
+                    request_deserializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessRequest.FromString,
+                    response_serializer=podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -317,6 +335,33 @@ class PodService:
             '/podracer.orchestrator.v1.PodService/ReleaseLease',
             podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseRequest.SerializeToString,
             podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.ReleaseLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStoreAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podracer.orchestrator.v1.PodService/GetStoreAccess',
+            podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessRequest.SerializeToString,
+            podracer_dot_orchestrator_dot_v1_dot_pod__service__pb2.GetStoreAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

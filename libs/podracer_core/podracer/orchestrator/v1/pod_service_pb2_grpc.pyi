@@ -50,6 +50,10 @@ class PodServiceStub:
     """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease."""
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]
     """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
+    GetStoreAccess: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.GetStoreAccessRequest, _pod_service_pb2.GetStoreAccessResponse]
+    """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+    lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
+    """
 
 @_typing.type_check_only
 class PodServiceAsyncStub(PodServiceStub):
@@ -73,6 +77,10 @@ class PodServiceAsyncStub(PodServiceStub):
     """Ends the work with its result, in one transaction. May return the next work. Idempotent by lease."""
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
     """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
+    GetStoreAccess: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.GetStoreAccessRequest, _pod_service_pb2.GetStoreAccessResponse]  # type: ignore[assignment]
+    """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+    lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
+    """
 
 class PodServiceServicer(metaclass=_abc_1.ABCMeta):
     """Work for pods. A pod token (role pod) allows only LeaseWork. The lease token that LeaseWork returns allows the other
@@ -129,5 +137,15 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.ReleaseLeaseResponse, _abc.Awaitable[_pod_service_pb2.ReleaseLeaseResponse]]:
         """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
+
+    @_abc_1.abstractmethod
+    def GetStoreAccess(
+        self,
+        request: _pod_service_pb2.GetStoreAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pod_service_pb2.GetStoreAccessResponse, _abc.Awaitable[_pod_service_pb2.GetStoreAccessResponse]]:
+        """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+        lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
+        """
 
 def add_PodServiceServicer_to_server(servicer: PodServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,6 +5,5 @@ preprocess_child, rows               the code that runs in a child
 gymnasium_rows, batched_rows         the two kinds of user environments
 exchange, child_process, row_codec   the communication between both sides
 child_output                         what user code prints: its end is kept, a part is logged
-hints                                what to do about common errors of their code
 batched_inspection                   checks that a batched environment follows its interface
 """

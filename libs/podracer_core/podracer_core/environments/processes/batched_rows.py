@@ -15,7 +15,7 @@ from torch import Tensor
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
 from podracer_core.environments.processes.breaks import IN_A_ROW, describe_error, name_number
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments.vec_environment import Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput
 
 _INSPECTED_STEPS = 10
@@ -70,30 +70,22 @@ class BatchedRows(Rows):
     def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
         """See `Rows.map`."""
         super().map(memory, num_envs, first, mask_size)
-        tensors: dict[str, Any] = {
-            field.name: torch.from_numpy(getattr(self.arrays, field.name)) for field in fields(Step)
-        }
-        if not mask_size:
-            tensors["action_mask"] = None
-        self._out = Step(**tensors)
+        self._out = step_over(self.arrays)
         self._action = torch.from_numpy(self.arrays.action)
 
     def start(self) -> None:
         """See `Rows.start`: if earlier episodes were lost, it continues with other seeds. What breaks is repeated with
         the next ones, in another instance, once it has worked; the third time in a row it is raised."""
-        failure: BaseException | None = None
-        for _ in range(IN_A_ROW):
+        for attempt in range(1, IN_A_ROW + 1):
             try:
                 self._begin()
+                break
             except (Exception, SystemExit) as error:
                 if not self.breaks.worked:
                     raise
                 self._note(error, [0] * self.count)
-                failure = error
-            else:
-                return
-        assert failure is not None, "it was not left before"
-        raise failure
+                if attempt == IN_A_ROW:
+                    raise
 
     def _begin(self) -> None:
         if self._is_ruined:
@@ -154,9 +146,8 @@ class BatchedRows(Rows):
         instance. Raises the exception if it is not tolerated."""
         arrays = self.arrays
         self._note(error, (self._steps - self._began_at).tolist())
-        for name, value in (("final_observation", 0), ("reward", 0), ("terminated", False), ("valid", False)):
-            getattr(arrays, name).fill(value)
-        arrays.truncated.fill(True)
+        arrays.final_observation.fill(0)
+        arrays.break_off(slice(None))
         self.start()
 
     def _note(self, error: BaseException, steps: list[int]) -> None:

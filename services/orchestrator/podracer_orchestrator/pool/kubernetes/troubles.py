@@ -44,7 +44,7 @@ def of_job(job: Item, pods: Sequence[Item]) -> Trouble | None:
         ended = status.learner_of(pod) if pod is not None and status.phase(pod) == "Failed" else None
         if pod is None or status.is_disrupted(pod) or ended is None or not ended.ended:
             return None
-        return Trouble("POD_CRASHES", f"{describe_end(ended)}{_tail(ended.said)}")
+        return Trouble("POD_CRASHES", describe_end(ended), _tail(ended.said))
     unplaced = status.condition(pod, "PodScheduled")
     if unplaced.get("status") == "False":
         if unplaced.get("reason") != "Unschedulable":
@@ -96,7 +96,7 @@ def _of_container(each: ContainerState) -> Trouble | None:
     if each.waiting in _CONFIG:
         return Trouble("POD_CONFIG", f"cannot start the {each.name} ({each.waiting}): {each.waiting_message}")
     if each.waiting == "CrashLoopBackOff":
-        return Trouble("POD_CRASHES", f"{describe_end(each)}, repeatedly{_tail(each.said)}")
+        return Trouble("POD_CRASHES", f"{describe_end(each)}, repeatedly", _tail(each.said))
     return None
 
 
