@@ -37,9 +37,10 @@ def main() -> None:
     event.listen(Engine, "before_cursor_execute", counting(0))
     event.listen(Engine, "commit", counting(1))
     if name == "leaderboard":
-        from podracer_leaderboard.server import METHODS, LeaderboardService
+        from podracer_core.rpc.auth import methods_of
+        from podracer_leaderboard.server import LeaderboardService
 
-        for method in (path.rpartition("/")[2] for path in METHODS):
+        for method in (path.rpartition("/")[2] for path in methods_of("leaderboard")):
             setattr(LeaderboardService, method, _counted(getattr(LeaderboardService, method), counting(2)))
     sys.argv[1:] = []
     runpy.run_module(f"podracer_{name}", run_name="__main__")

@@ -29,7 +29,8 @@ class _Pod:
 class Processes:
     """Each container is `python -m podracer_<its name>`; emptyDirs are folders of the pod's own.
 
-    A port of 0.0.0.0 is one of the pod's address: pods have networks of their own.
+    A port of 0.0.0.0 is one of the pod's address, and so is that of metrics on its loopback: pods have networks of
+    their own.
     """
 
     def __init__(self) -> None:
@@ -107,6 +108,11 @@ class Processes:
                 process.send_signal(number)
 
 
+def own_address(value: str, host: str) -> str:
+    """A variable's value in a pod whose network is `host` alone."""
+    return value.replace("0.0.0.0:", f"{host}:").replace("127.0.0.1:9464", f"{host}:9464")
+
+
 def _environment(pod: Item, container: Item, mounts: dict[str, Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in container.get("env", []):
@@ -115,7 +121,7 @@ def _environment(pod: Item, container: Item, mounts: dict[str, Path]) -> dict[st
             found[entry["name"]] = pod["status"]["podIP"]
             continue
         value = _REFERENCE.sub(lambda match: found.get(match[1], match[0]), str(entry.get("value") or ""))
-        value = value.replace("0.0.0.0:", f"{pod['status']['podIP']}:")
+        value = own_address(value, pod["status"]["podIP"])
         for path, folder in mounts.items():
             value = value.replace(path, str(folder))
         found[entry["name"]] = value

@@ -24,7 +24,7 @@ from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.tokens import FileToken
 from support.kubernetes_api import NAMESPACE, Api
 from support.kubernetes_cluster import Cluster
-from support.kubernetes_kubelet import Processes
+from support.kubernetes_kubelet import Processes, own_address
 from support.kubernetes_store import Item, Store
 from support.manifests import Object, PodSpec, environment, mounted, of_kind, pod_specs, rendered
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -104,7 +104,7 @@ class OverlaySite(ServiceProcesses):
         """A container of the control plane."""
         (spec,) = [spec for spec in pod_specs(self.objects) if spec.owner == f"podracer-{role}"]
         settings = {
-            name.removeprefix("PODRACER_").lower(): value.replace("0.0.0.0:", f"{self._hosts[spec.owner]}:")
+            name.removeprefix("PODRACER_").lower(): own_address(value, self._hosts[spec.owner])
             for name, value in self.variables(spec.containers[role], spec).items()
         }
         if role == "orchestrator":  # in a cluster it would find its service account

@@ -18,10 +18,10 @@ from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
@@ -31,17 +31,6 @@ from podracer_core.telemetry.metrics import EPISODES, EVALUATION
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
 
-_SERVICE = "/podracer.evaluator.v1.EvaluatorService"
-METHODS = {
-    f"{_SERVICE}/Evaluate": (Role.POD,),
-    f"{_SERVICE}/EvaluateCheckpoint": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/Backtest": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/Inspect": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/ExportPolicy": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/RecordVideo": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/PutFile": (Role.POD, Role.CONTROL),
-    f"{_SERVICE}/GetStatus": (Role.POD, Role.CONTROL),
-}
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
@@ -67,7 +56,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("evaluator"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

@@ -20,8 +20,8 @@ from podracer_core.database import Database
 from podracer_core.database.standby import wait_for_database
 from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.auth import Authorizer, methods_of
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.lifetime import unless
 from podracer_core.service.process import ControlSettings, announce
 from podracer_leaderboard.acts import Acts
@@ -33,34 +33,6 @@ from podracer_leaderboard.listings import Listings
 
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
-_READS = (
-    "GetLeaderboard",
-    "ListAgents",
-    "GetAgent",
-    "ListEvaluations",
-    "WatchLeaderboard",
-    "GetStatistics",
-    "ListAliasHistory",
-)
-_WRITES = (
-    "CreateLeaderboard",
-    "ProposeCohort",
-    "SubmitCandidate",
-    "RecordEvaluations",
-    "Exchange",
-    "SetAlias",
-    "ForkAgent",
-    "PinAgent",
-    "StopAgent",
-    "DeleteLeaderboard",
-)
-_PREFIX = "/podracer.leaderboard.v1.LeaderboardService/"
-
-METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method in _READS} | {
-    _PREFIX + method: frozenset({Role.CONTROL}) for method in _WRITES
-}
-"""The roles that may call each method: only the orchestrator writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +46,7 @@ async def create_leaderboard_server(config: LeaderboardConfig, database: Databas
     server = await create_aio_server(
         config.listen,
         [partial(add_LeaderboardServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("leaderboard"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

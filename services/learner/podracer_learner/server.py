@@ -16,11 +16,11 @@ from podracer_core.catalogue.environments import BUILT_IN, known_environments
 from podracer_core.catalogue.extensions import evaluator_names
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
@@ -35,13 +35,6 @@ from podracer_learner.round.access import Commands, LearnerStatus
 logger = logging.getLogger(__name__)
 
 _STORE_AWAY_S = (0.2, 5.0)
-_SERVICE = "/podracer.learner.v1.LearnerService"
-METHODS = {
-    f"{_SERVICE}/GetStatus": (Role.POD, Role.CLIENT, Role.CONTROL),
-    f"{_SERVICE}/FetchPolicy": (Role.POD,),
-    f"{_SERVICE}/Fuse": (Role.POD,),
-    f"{_SERVICE}/Checkpoint": (Role.POD, Role.CONTROL),
-}
 
 
 def create_learner_server(
@@ -52,7 +45,7 @@ def create_learner_server(
     server = create_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("learner"), TokenFiles(config.tokens)),
         config.server_options(SERVER_THREADS + MAX_STREAMS),
     )
     server.on_drain(followers.drain)

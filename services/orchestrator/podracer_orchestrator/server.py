@@ -11,7 +11,7 @@ from podracer.orchestrator.v1.job_service_pb2_grpc import add_JobServiceServicer
 from podracer.orchestrator.v1.pod_service_pb2_grpc import add_PodServiceServicer_to_server
 from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.lifetime import unless
 from podracer_core.service.process import announce
@@ -65,11 +65,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
                 partial(add_PodServiceServicer_to_server, pod_servicer),
                 partial(add_ArtifactServiceServicer_to_server, artifact_servicer),
             ],
-            Authorizer(
-                {**job_service.METHODS, **pod_service.METHODS, **artifact_service.METHODS},
-                tokens,
-                orchestrator.lease_tokens,
-            ),
+            Authorizer(methods_of("orchestrator"), tokens, orchestrator.lease_tokens),
             config.server_options(),
         )
     except BaseException:

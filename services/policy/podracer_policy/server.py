@@ -19,12 +19,12 @@ from podracer.policy.v1.policy_service_pb2_grpc import add_PolicyServiceServicer
 from podracer_core.config import Seconds
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
-from podracer_policy.service import METHODS, PolicyService
+from podracer_policy.service import PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
 
 _TURN_S = 0.0001
@@ -58,7 +58,7 @@ async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, b
     server = await create_aio_server(
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("policy"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

@@ -14,7 +14,6 @@ from podracer.policy.v1 import policy_service_pb2 as pb
 from podracer.policy.v1.policy_service_pb2_grpc import PolicyServiceServicer
 from podracer_core.errors import PermissionRefused, PodracerError
 from podracer_core.rpc.auth import current_caller
-from podracer_core.rpc.tokens import Role
 from podracer_core.serving import Batcher, ServedPolicies, ServedPolicy
 from podracer_core.serving.policy import require_word
 from podracer_core.telemetry.metrics import POLICY_LOADS
@@ -22,13 +21,6 @@ from podracer_policy.messages import masks_of, observations_of, policy_message, 
 from podracer_policy.sources import received_policy
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
-_SERVICE = "/podracer.policy.v1.PolicyService"
-METHODS = {
-    **{f"{_SERVICE}/{name}": (Role.CLIENT, Role.CONTROL) for name in ("Act", "ActStream", "ListPolicies", "GetPolicy")},
-    **{f"{_SERVICE}/{name}": (Role.CONTROL,) for name in ("LoadPolicy", "UnloadPolicy")},
-}
-"""The roles of each method: a client that acts with a policy cannot exchange it."""
 
 _IN_FLIGHT = 64
 """Requests of one stream that are not answered yet; further ones are not read."""

@@ -17,20 +17,14 @@ from podracer_core.attachments.placement import PodSettings
 from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.environments.processes.child_output import ChildOutput
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import SessionSlots
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
-
-METHODS = {
-    "/podracer.worker.v1.WorkerService/Collect": (Role.POD,),
-    "/podracer.worker.v1.WorkerService/PutFile": (Role.POD,),
-    "/podracer.worker.v1.WorkerService/GetStatus": (Role.POD, Role.CONTROL),
-}
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     server = create_server(
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
-        Authorizer(METHODS, TokenFiles(config.tokens)),
+        Authorizer(methods_of("worker"), TokenFiles(config.tokens)),
         config.server_options(),
     )
     server.on_drain(service.drain)

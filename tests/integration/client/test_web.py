@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +32,7 @@ from support.processes import wait_until
 pytest.importorskip("uvicorn", reason="needs the extra podracer-client[web]")
 requests = pytest.importorskip("requests")
 
-from podracer_client.web import feed, values, videos  # noqa: E402
+from podracer_client.web import application, feed, values, videos  # noqa: E402
 
 JOB = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: 475, max_duration: 1m}\n"
 BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high}\nspeed: 9\n"
@@ -192,10 +194,47 @@ def test_a_bad_job_file_is_told_as_by_the_command(act: Callable[..., tuple[int, 
 
 
 def test_the_page_reads_no_file_of_its_machine(act: Callable[..., tuple[int, Any]], tmp_path: Path) -> None:
-    (tmp_path / "prices.csv").write_text("secret")
-    text = f"{JOB.replace('CartPole-v1', 'StockTrading-v0')}data: {{table: {tmp_path}/prices.csv}}\n"
-    status, answer = act("submit", text=text)
-    assert (status, answer["reason"]) == (400, "LOCAL_FILES")
+    """Nor does it tell what is there: the answer to each path is the same."""
+    (tmp_path / "there").mkdir()
+    texts = [
+        JOB.replace("CartPole-v1", "StockTrading-v0") + "data: {table: PATH}\n",
+        JOB.replace("CartPole-v1", "{entry_point: 'a:B', code: PATH}"),
+        JOB + "warm_start: {checkpoint: PATH}\n",
+        JOB.replace("CartPole-v1", "{entry_point: 'a:B'}") + "matrix: {environment.code: [PATH, another]}\n",
+    ]
+    for text in texts:
+        paths = (tmp_path / "there", tmp_path / "missing", "/proc/self/environ", "~nobody/x", "/etc", "a\\0b")
+        answers = [act("submit", text=text.replace("PATH", f'"{path}"')) for path in paths]
+        assert {status for status, _ in answers} == {400}
+        assert len({answer["message"] for _, answer in answers}) == 1, answers
+        assert "names a local file; submit such a job with `podracer submit`" in answers[0][1]["message"]
+
+
+def test_what_sends_no_whole_request_is_closed(origin: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = urlsplit(origin).netloc
+    monkeypatch.setattr(application, "REQUEST_S", 0.1)
+    key = url.partition("#key=")[2]
+    whole = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    session = f"POST /api/session HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: 1\r\n"
+    with socket.create_connection(("127.0.0.1", urlsplit(origin).port or 0), timeout=60) as entering:
+        entering.sendall(f"{session}Authorization: Bearer {key}\r\nContent-Length: 0\r\n\r\n".encode())
+        cookie = re.search(rb"set-cookie: ([^;]+)", entering.recv(4096))
+    assert cookie is not None
+    act = f"POST /api/acts/cancel HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-Podracer-Web: 1\r\n"
+    body = f"{act}Cookie: {cookie[1].decode()}\r\nContent-Length: 9\r\n\r\n{{"
+    for begun in ("", whole[:-2], whole + whole[:-2], body):
+        with socket.create_connection(("127.0.0.1", urlsplit(origin).port or 0), timeout=60) as connection:
+            connection.sendall(begun.encode())
+            while connection.recv(4096):
+                pass
+    news = f"GET /api/news HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie[1].decode()}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", urlsplit(origin).port or 0), timeout=60) as stream:
+        stream.sendall(news.encode())
+        assert b"200 OK" in stream.recv(4096)
+        stream.settimeout(0.5)  # several times as long: a stream of news stays
+        with contextlib.suppress(TimeoutError):
+            while True:
+                assert stream.recv(1 << 16)
 
 
 def test_a_matrix_makes_several_jobs(act: Callable[..., tuple[int, Any]]) -> None:
@@ -212,7 +251,7 @@ def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[...,
     assert act("cancel", job=["missing"])[0] == 400
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
     assert answer.json()["reason"] == "TOO_LARGE"
-    for body in (b"[]", b'{"a":' * 100_000):
+    for body in (b"[]", b"nonsense", b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         assert browser.post(f"{origin}/api/acts/submit", data=body, timeout=60).status_code == 400
 
 

@@ -28,7 +28,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import PreconditionFailed, Unavailable
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
@@ -41,7 +41,7 @@ from podracer_learner.workers import crew, link, shares
 from podracer_learner.workers.discovery import WorkerDirectory
 from podracer_learner.workers.source import RemoteSource, WorkerPlan
 from podracer_worker.collection import Collection
-from podracer_worker.server import METHODS, WorkerConfig, create_worker_server
+from podracer_worker.server import WorkerConfig, create_worker_server
 
 MakeWork = Callable[..., pod_service_pb2.TrainWork]
 
@@ -410,7 +410,7 @@ def test_a_worker_of_another_build_is_left_out_with_both_named(
     pod: Pod, hasty: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing()
-    roles = dict.fromkeys(METHODS, (Role.POD,))
+    roles = dict.fromkeys(methods_of("worker"), (Role.POD,))
     register = partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, refusing)
     with create_server(
         f"unix://{pod.folder}/other.sock", [register], Authorizer(roles, TokenFiles(pod.tokens))

@@ -13,30 +13,28 @@ from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.learner.v1 import learner_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2, pod_service_pb2
+from podracer.policy.v1 import policy_service_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.errors import PermissionRefused, PodracerError, Unauthenticated
-from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.auth import ACTS, Authorizer, methods_of
 from podracer_core.rpc.channel import open_channel
 from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
 from podracer_core.rpc.tokens import FILE_ROLES, LeaseTokens, Role, TokenFiles, create_tokens
-from podracer_evaluator.server import METHODS as EVALUATOR
-from podracer_leaderboard.server import METHODS as LEADERBOARD
-from podracer_learner.server import METHODS as LEARNER
-from podracer_orchestrator.api import artifact_service, job_service, pod_service
-from podracer_worker.server import METHODS as WORKER
 
-TABLES = {**job_service.METHODS, **artifact_service.METHODS, **pod_service.METHODS, **LEADERBOARD, **LEARNER, **WORKER}
-TABLES |= EVALUATOR
+SERVERS = ("orchestrator", "leaderboard", "policy", "learner", "worker", "evaluator")
+TABLES = {method: roles for server in SERVERS for method, roles in methods_of(server).items()}
 
 MATRIX = {
     "orchestrator.v1.JobService": ("client", [
-        "CreateJob", "GetJob", "ListJobs", "UpdateJob", "CancelJob", "DeleteJob", "WatchJob", "WatchJobs", "ListPods",
-        "ListEvents", "GetCapacity", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions",
+        "CreateJob", "UpdateJob", "CancelJob", "DeleteJob", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy",
         "ForkAgent", "PinAgent", "StopAgent",
     ]),
-    "orchestrator.v1.ArtifactService": ("client", [
-        "Upload", "Download", "GetArtifact", "ListArtifacts", "DeleteArtifact",
+    "orchestrator.v1.JobService ": ("client viewer", [
+        "GetJob", "ListJobs", "WatchJob", "WatchJobs", "ListPods", "ListEvents", "GetCapacity", "ListPromotions",
     ]),
+    "orchestrator.v1.ArtifactService": ("client", ["Upload", "DeleteArtifact"]),
+    "orchestrator.v1.ArtifactService ": ("client viewer", ["Download", "GetArtifact", "ListArtifacts"]),
     "orchestrator.v1.PodService": ("lease", [
         "RenewLease", "WatchLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease",
     ]),
@@ -45,13 +43,16 @@ MATRIX = {
         "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",
         "Exchange", "ForkAgent", "PinAgent", "StopAgent",
     ]),
-    "leaderboard.v1.LeaderboardService ": ("client control", [
+    "leaderboard.v1.LeaderboardService ": ("client viewer control", [
         "GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations", "WatchLeaderboard", "GetStatistics",
         "ListAliasHistory",
     ]),
+    "policy.v1.PolicyService": ("client viewer control", ["ListPolicies", "GetPolicy"]),
+    "policy.v1.PolicyService ": ("client control", ["Act", "ActStream"]),
+    "policy.v1.PolicyService  ": ("control", ["LoadPolicy", "UnloadPolicy"]),
     "learner.v1.LearnerService": ("pod", ["FetchPolicy", "Fuse"]),
     "learner.v1.LearnerService ": ("control pod", ["Checkpoint"]),
-    "learner.v1.LearnerService  ": ("client control pod", ["GetStatus"]),
+    "learner.v1.LearnerService  ": ("client viewer control pod", ["GetStatus"]),
     "worker.v1.WorkerService": ("pod", ["Collect", "PutFile"]),
     "worker.v1.WorkerService ": ("control pod", ["GetStatus"]),
     "evaluator.v1.EvaluatorService": ("pod", ["Evaluate"]),
@@ -67,8 +68,8 @@ EXPECTED = {
 SERVICES = [
     service
     for module in (
-        job_service_pb2, artifact_service_pb2, pod_service_pb2, leaderboard_service_pb2, learner_service_pb2,
-        worker_service_pb2, evaluator_service_pb2,
+        job_service_pb2, artifact_service_pb2, pod_service_pb2, leaderboard_service_pb2, policy_service_pb2,
+        learner_service_pb2, worker_service_pb2, evaluator_service_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 ]  # fmt: skip
@@ -79,6 +80,8 @@ def test_every_method_of_the_contracts_has_its_roles() -> None:
         EXPECTED
     )
     assert {method: set(map(str, roles)) for method, roles in TABLES.items()} == EXPECTED
+    for method in ACTS:  # what a viewer may do changes nothing, and nothing of what a pod does is one
+        assert not EXPECTED[method] & {"viewer", "pod", "lease"}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +89,13 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokens")
     create_tokens(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def viewer(tokens: Path) -> str:
+    token, key = sign(b"s" * 32, Claims("1", "anna", "viewer", 1 << 40, (), ()))
+    (tokens / PUBLIC_KEYS).write_text(f"{key}\n")
+    return token
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +118,9 @@ def server(tokens: Path) -> Iterator[RpcServer]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_each_role_may_do_exactly_this(server: RpcServer, tokens: Path, role: Role) -> None:
+def test_each_role_may_do_exactly_this(server: RpcServer, tokens: Path, viewer: str, role: Role) -> None:
     token = (tokens / role).read_text().strip() if role in FILE_ROLES else LeaseTokens(b"s" * 32).issue("l", 1)
+    token = viewer if role is Role.VIEWER else token
     allowed = set()
     with open_channel(server.address, token) as channel:
         for method in EXPECTED:
@@ -121,7 +132,7 @@ def test_each_role_may_do_exactly_this(server: RpcServer, tokens: Path, role: Ro
     assert allowed == {method for method, roles in EXPECTED.items() if role in roles}
 
 
-@pytest.mark.parametrize("token", [None, "guessed", "", "lease.l.1.forged"])
+@pytest.mark.parametrize("token", [None, "guessed", "", "lease.l.1.forged", "pdr1.e30.forged"])
 def test_who_has_no_token_may_do_nothing(server: RpcServer, token: str | None) -> None:
     with open_channel(server.address, token) as channel:
         for method in EXPECTED:

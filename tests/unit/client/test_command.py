@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from podracer_core.errors import (
     Unavailable,
     UserCodeFailed,
 )
+from podracer_core.telemetry.logging import PrintableStream
+from support.commands import run_here
 
 COMMANDS = (
     *("run", "up", "algorithms", "environments", "submit", "jobs", "job", "watch", "scale", "capacity", "cancel"),
@@ -208,6 +211,14 @@ def test_a_server_that_is_away_is_a_failure(tmp_path: Path, podracer: Callable[.
 )
 def test_exit_codes(error: PodracerError, code: int) -> None:
     assert exit_code(error) == code
+
+
+def test_no_output_controls_the_terminal(tmp_path: Path) -> None:
+    ended = run_here("token", "revoke", "anna", "--dir", "a\x1b[2J\x9bb", cwd=tmp_path)
+    assert "was issued from a\\u001b[2J\\u009bb" in ended.stderr
+    stream = PrintableStream(io.StringIO())
+    stream.writelines(["a\tb\n", "\r"])
+    assert stream.getvalue() == "a\tb\n\\u000d"
 
 
 def test_failure_texts() -> None:

@@ -41,6 +41,16 @@ def agent(number: int, score: float | None) -> leaderboard_service_pb2.Agent:
     return made
 
 
+def test_the_table_shows_no_control_characters_of_an_event(running_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
+    pods[0].message = "lost\x1b[2J"
+    with TableDisplay(io.StringIO(), console) as display:
+        show_update(display, JobUpdate(running_job, events=[job_pb2.Event(message="\x1b]0;t\x07raised")], pods=pods))
+        console.print(display.render())
+    assert "\\u001b]0;t\\u0007raised" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "lost\\u001b[2J" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_numbers() -> None:
     assert [count_text(value) for value in (0, 999_999, 1_234_567, 5e9)] == ["0", "999,999", "1.23 M", "5.00 G"]
     assert [duration_text(value) for value in (None, 4.21, 185, 7620)] == ["–", "4.2 s", "3 min 05 s", "2 h 07 min"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -86,6 +87,22 @@ def test_who_cannot_act_is_refused() -> None:
         ServedPolicy("p", "1", [random_policy("ppo", BOX, TORQUE, 0), random_policy("ppo", BOX, CHOICE, 0)])
     with pytest.raises(InvalidInput, match="name: expected 1 to 100 letters"):
         box_policy(name="a/b")
+
+
+def test_a_policy_without_an_owner_is_for_no_token_of_a_project() -> None:
+    def projects(*agents: str) -> frozenset[str]:
+        policies = [random_policy("ppo", BOX, TORQUE, seed) for seed, _ in enumerate(agents)]
+        named = [
+            replace(each, metadata={**each.metadata, "agent": agent})
+            for each, agent in zip(policies, agents, strict=True)
+        ]
+        return ServedPolicy("p", "1", named).projects
+
+    owned = "projects/a/jobs/j/agents/a0"
+    assert projects(owned) <= {"a"}
+    assert projects(owned, "projects/b/jobs/j/agents/a0") <= {"a", "b"}
+    for agents in ([""], ["a0"], [owned, "a0"]):
+        assert not projects(*agents) <= {"a", "b"}
 
 
 def test_names_and_versions() -> None:

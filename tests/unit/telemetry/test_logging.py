@@ -37,6 +37,29 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(err.splitlines()) == 1
 
 
+FORGED = "lost\n2026-01-31T12:00:00.000Z INFO    learner podracer: SUCCEEDED\r\x1b]0;t\x07\x9b2J\u202e\ud800"
+
+
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_what_an_environment_raises_neither_forges_a_line_nor_controls_the_terminal(
+    capsys: pytest.CaptureFixture[str], json_lines: bool
+) -> None:
+    configure_logging("learner", json=json_lines)
+    try:
+        raise ValueError(FORGED)
+    except ValueError as error:
+        logger.exception("it raised %s", error, extra={"why": FORGED})
+    err = capsys.readouterr().err
+    assert not set(err) - {"\n"} & {chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0xD800)}
+    lines = err.splitlines()
+    if json_lines:
+        (entry,) = map(json.loads, lines)
+        assert entry["why"] == FORGED
+    else:
+        assert all(line.startswith("  ") for line in lines[1:])
+        assert r"SUCCEEDED\u000d\u001b]0;t\u0007\u009b2J\u202e\ud800" in err
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("learner", "debug", json=True)
     try:

@@ -7,6 +7,7 @@ options          what several commands share
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 
 def main() -> None:
@@ -18,11 +19,13 @@ def main() -> None:
     try:
         from podracer_client.command.application import application, exit_code, failure_text
         from podracer_core.errors import PodracerError
+        from podracer_core.telemetry.logging import PrintableStream
 
-        try:
-            application(prog_name="podracer")
-        except PodracerError as error:
-            sys.stderr.write(failure_text(error))
-            sys.exit(exit_code(error))
+        with redirect_stdout(PrintableStream(sys.stdout)), redirect_stderr(PrintableStream(sys.stderr)):
+            try:
+                application(prog_name="podracer")
+            except PodracerError as error:
+                sys.stderr.write(failure_text(error))
+                sys.exit(exit_code(error))
     except KeyboardInterrupt:  # also while the imports above are under way
         sys.exit(130)

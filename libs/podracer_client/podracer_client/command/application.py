@@ -77,7 +77,7 @@ def podracer(
 _COMMANDS = {
     _HERE: (
         *(init.init, run.run, demo.demo, doctor.doctor, run.up, algorithms.algorithms, environments.environments),
-        *(secrets.secrets, secrets.token),
+        secrets.secrets,
         report.trace,
     ),
     _SERVER: (
@@ -93,6 +93,7 @@ for _panel, _commands in _COMMANDS.items():
 application.add_typer(agent.application, name="agent", rich_help_panel=_SERVER)
 application.add_typer(context.application, name="context", rich_help_panel=_HERE)
 application.add_typer(data.application, name="data", rich_help_panel=_HERE)
+application.add_typer(secrets.tokens, name="token", rich_help_panel=_HERE)
 application.add_typer(zoo.application, name="zoo", rich_help_panel=_HERE)
 
 

@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from podracer_client.display.output import columns
 from podracer_core.errors import InvalidInput
 
 
@@ -66,16 +68,65 @@ def secrets(
     sys.stdout.write("".join(f"{path}\n" for path in written) or f"{folder} is complete\n")
 
 
+tokens = typer.Typer(invoke_without_command=True)
+IssuingFolder = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="The folder of `podracer secrets` or `podracer up`.")
+]
+
+
+@tokens.callback()
 def token(
-    tokens: Annotated[
+    context: typer.Context,
+    folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
+        typer.Option("--tokens", metavar="DIR", help="Folder with the token files.", show_default="$PODRACER_TOKENS"),
     ] = None,
 ) -> None:
-    """Print the client token, for PODRACER_TOKEN_FILE or for the call metadata `authorization: Bearer TOKEN`."""
+    """Print the client token, for PODRACER_TOKEN_FILE or the call metadata `authorization: Bearer TOKEN`. The commands
+    issue signed tokens: each has a name, a role and an end."""
     from podracer_core.rpc.tokens import FileToken
 
-    folder = tokens or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
+    if context.invoked_subcommand:
+        return
+    folder = folder or (Path(os.environ["PODRACER_TOKENS"]) if os.environ.get("PODRACER_TOKENS") else None)
     if folder is None:
         raise InvalidInput("no folder of tokens: give --tokens DIR, or set PODRACER_TOKENS", reason="NO_TOKENS")
     sys.stdout.write(f"{FileToken(folder / 'client')()}\n")
+
+
+@tokens.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is, such as anna or ci.", show_default=False)],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="client, viewer (only reads), pod or control.")] = "client",
+    project: Annotated[list[str], typer.Option(metavar="projects/ID", help="Only for these projects.")] = [],  # noqa: B006
+    audience: Annotated[list[str], typer.Option(metavar="SERVER", help="Only for these, as policy.")] = [],  # noqa: B006
+    days: Annotated[int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")] = 90,
+    folder: IssuingFolder = Path("runs"),
+) -> None:
+    """Print a new signed token. It is not stored."""
+    from podracer_client.secrets import issued
+
+    sys.stdout.write(f"{issued.create(folder, name, role, project, audience, days)}\n")
+
+
+@tokens.command("list")
+def list_tokens(folder: IssuingFolder = Path("runs")) -> None:
+    """List the signed tokens that were issued."""
+    from podracer_client.secrets import issued
+
+    rows = []
+    for claims, state in issued.issued(folder):
+        limits = (" ".join(each) or "all" for each in (claims.projects, claims.audience))
+        rows.append((claims.id, claims.name, claims.role, *limits, str(date.fromtimestamp(claims.expires)), state))
+    sys.stdout.write(columns(("id", "name", "role", "projects", "audience", "expires", "state"), rows) + "\n")
+
+
+@tokens.command("revoke")
+def revoke_token(
+    token: Annotated[str, typer.Argument(metavar="ID|NAME", help="One token, or all of a name.", show_default=False)],
+    folder: IssuingFolder = Path("runs"),
+) -> None:
+    """Revoke signed tokens: servers refuse them from the next call on."""
+    from podracer_client.secrets import issued
+
+    sys.stdout.writelines(f"revoked {each}\n" for each in issued.revoke(folder, token))

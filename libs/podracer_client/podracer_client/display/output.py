@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from podracer_core.telemetry.logging import printable
+
 __all__ = ["columns", "write_json", "write_table"]
 
 
@@ -38,7 +40,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for index, title in enumerate(titles):
         table.add_column(title, no_wrap=index == 0, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     Console(file=sys.stdout, markup=False, emoji=False, highlight=False).print(table)
 
 

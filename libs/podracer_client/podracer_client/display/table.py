@@ -18,6 +18,7 @@ from podracer_client.display.displays import Display, best_text, write_summary
 from podracer_client.display.numbers import count_text, duration_text, return_text
 from podracer_client.display.snapshot import AgentRow, PodRow, Snapshot
 from podracer_client.display.summary import JobSummary
+from podracer_core.telemetry.logging import printable
 
 _REFRESHES_PER_S = 4
 _AGENT_ROWS = 12
@@ -66,13 +67,13 @@ class TableDisplay(Display):
         self._agents = rows
 
     def event(self, event: job_pb2.Event) -> None:
-        self._news.append(event.message)
+        self._news.append(printable(event.message))
 
     def prepared(self, text: str) -> None:
-        self._console.print(Text(f"prepared  {text}"))  # above the table, where it stays
+        self._console.print(Text(f"prepared  {printable(text)}"))  # above the table, where it stays
 
     def note(self, text: str) -> None:
-        self._news.append(text)
+        self._news.append(printable(text))
 
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         self._live.stop()
@@ -125,7 +126,7 @@ def pod_table(pods: Sequence[PodRow]) -> Table:
             _styled(pod.state),
             pod.layout,
             count_text(pod.env_steps_per_second),
-            f"{notes}  {pod.message}" if pod.message else notes,
+            f"{notes}  {printable(pod.message)}" if pod.message else notes,
         )
     return table
 

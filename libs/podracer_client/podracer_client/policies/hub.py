@@ -43,7 +43,9 @@ def parse_hub_name(text: str) -> tuple[str, str | None]:
 
 def hub_client() -> Any:
     """A client with the user's own token, as `hf auth login` or HF_TOKEN has it, of the hub that HF_ENDPOINT names."""
-    return require("huggingface_hub", "huggingface").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    hub = require("huggingface_hub", "huggingface")
+    hub.utils.disable_progress_bars()  # the command prints no control characters
+    return hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
 
 
 @contextmanager

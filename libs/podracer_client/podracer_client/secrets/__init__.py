@@ -2,4 +2,5 @@
 
 deployment   tokens, certificates and keys in a folder
 cluster      the same as Secrets of a Kubernetes cluster
+issued       signed tokens
 """

@@ -1,6 +1,7 @@
 """The Secrets of a deployment on Kubernetes, made by a program in the cluster.
 
-podracer-tokens            the tokens themselves, from which the others are made again where one is deleted
+podracer-tokens            the tokens themselves, from which the others are made again where one is deleted; from it
+                           public_keys and revoked of signed tokens are kept up to date in all of them
 podracer-authority         signs the certificates (tls.crt, tls.key)
 podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate
@@ -29,6 +30,7 @@ from podracer_client.secrets.deployment import Authority, role_secrets
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 
 __all__ = ["ClusterSecrets", "keep"]
@@ -58,10 +60,11 @@ class ClusterSecrets:
     def ensure(self, *, renew: bool = False) -> None:
         """Make missing Secrets and renew expiring certificates (with `renew` all of them). Idempotent."""
         tokens = self._ensure("podracer-tokens", self._make_tokens)
-        for role in _ROLES if tokens else ():
-            self._ensure(f"podracer-tokens-{role}", partial(_tokens_of, role, tokens))
-        if tokens:
-            self._ensure("podracer-tokens-sidecar", partial(_tokens_of, "worker", tokens))
+        for role, name in [*((role, role) for role in _ROLES), ("worker", "sidecar")] if tokens else ():
+            found = self._ensure(f"podracer-tokens-{name}", partial(_tokens_of, role, tokens))
+            current = {key: value for key, value in _tokens_of(role, tokens).items() if key in (PUBLIC_KEYS, REVOKED)}
+            if found and not current.items() <= found.items():
+                self._api.patch("secrets", f"podracer-tokens-{name}", {"data": _encoded(current)})
         for name in ("podracer-s3", "podracer-minio"):
             self._ensure(name, lambda: {"access-key": _random(), "secret-key": _random()})
         self._ensure("podracer-web", lambda: {"key": _random()})

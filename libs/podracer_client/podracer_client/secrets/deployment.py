@@ -1,7 +1,7 @@
 """The secrets of a deployment: tokens, certificates of every role signed by its own authority, and keys of its object
 store and database.
 
-DIR/tokens/{client,pod,control}          one token each
+DIR/tokens/{client,pod,control}          one token each; issued.py adds the files for signed ones
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
 DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role
 DIR/store/{access_key,secret_key}        of the orchestrator, for the deployment's own object store
@@ -26,23 +26,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput
+from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
 
-__all__ = ["ROLES", "Authority", "create_secrets", "role_secrets"]
+__all__ = ["ROLES", "Authority", "create_secrets", "fill_role_folders", "role_secrets"]
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
 """The roles that have a certificate."""
 
 _STORE = ("store/access_key", "store/secret_key")
 _ROOT = ("store/root_user", "store/root_password")
+_SIGNED = (f"tokens/{PUBLIC_KEYS}", f"tokens/{REVOKED}")
 _GIVEN = {
-    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_STORE, "database/pgpass"),
-    "leaderboard": ("tokens/client", "tokens/control", "database/pgpass"),
-    "learner": ("tokens/pod",),
-    "worker": ("tokens/pod",),
-    "evaluator": ("tokens/pod",),
-    "policy": ("tokens/client", "tokens/control"),
+    "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_SIGNED, *_STORE, "database/pgpass"),
+    "leaderboard": ("tokens/client", "tokens/control", *_SIGNED, "database/pgpass"),
+    "learner": ("tokens/pod", *_SIGNED),
+    "worker": ("tokens/pod", *_SIGNED),
+    "evaluator": ("tokens/pod", *_SIGNED),
+    "policy": ("tokens/client", "tokens/control", *_SIGNED),
     "client": ("tokens/client",),
     "store": _STORE + _ROOT,
     "database": ("database/password",),
@@ -86,7 +88,7 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
                 for name, content in authority.issue(role_name(role), hosts, days).items():
                     write_private(place / name, content)
                     written.append(place / name)
-        written += _fill_role_folders(folder)
+        written += fill_role_folders(folder)
     except OSError as error:
         message = f"cannot write below {folder}: {error.strerror}"
         raise InvalidInput(message, reason="FOLDER_UNWRITABLE", path=folder) from error
@@ -94,11 +96,13 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
     return sorted(new | set(written))
 
 
-def _fill_role_folders(folder: Path) -> list[Path]:
+def fill_role_folders(folder: Path) -> list[Path]:
     """Bring the copies below `folder`/roles up to date; returns those that were written."""
     written = []
     for role, paths in _GIVEN.items():
-        contents = role_secrets(role, {path: (folder / path).read_bytes() for path in paths})
+        contents = role_secrets(
+            role, {path: (folder / path).read_bytes() for path in paths if (folder / path).exists()}
+        )
         if role in ROLES:
             contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
         for path, content in contents.items():

@@ -10,32 +10,18 @@ from podracer_client.jobs.client import Client
 from podracer_client.jobs.experiments import check_jobs, create_jobs
 from podracer_client.names import short_name
 from podracer_client.policies.environment import parsed_arguments
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 from podracer_core.jobs.experiment import parse_experiment
-from podracer_core.jobs.spec import JobSpec
 
 
 def _submit(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The job of a file's text, or all jobs of its matrix, all checked before the first is submitted."""
-    experiment = parse_experiment(_text(asked, "text"), _text(asked, "file") or "job.yaml")
-    for spec in experiment.jobs:
-        _refuse_files(spec)
+    # Without a folder, so that the page cannot be asked about the disk of the machine that serves it.
+    experiment = parse_experiment(_text(asked, "text"), _text(asked, "file") or "job.yaml", folder=None)
     if experiment.axes:
         specs = check_jobs(client, experiment.jobs)
         return {"jobs": [short_name(job.name) for job in create_jobs(client, specs, secrets.token_hex(16))]}
     return {"jobs": [short_name(client.submit(experiment.jobs[0]).name)]}
-
-
-def _refuse_files(spec: JobSpec) -> None:
-    """Refuse local files: a page must not read the disk of the machine that serves it."""
-    if spec.environment.code_path:
-        field = "environment.code"
-    elif any(isinstance(each, str) for each in spec.data.values()):
-        field = "data"
-    else:
-        return
-    message = "names local files; submit such a job with `podracer submit`"
-    raise InvalidInput(f"{field}: {message}", violations=[FieldViolation(field, message)], reason="LOCAL_FILES")
 
 
 def _scale(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]:

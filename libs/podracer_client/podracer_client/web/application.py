@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from podracer_client.names import job_name
 from podracer_client.web.access import Access
@@ -37,6 +38,8 @@ from podracer_core.rpc.tokens import TokenSource
 STATIC = Path(__file__).parent / "static"
 MAX_STREAMS = 64
 MAX_BODY_BYTES = 1 << 20
+REQUEST_S = 10.0
+"""How long a request may take to arrive, headers and body; at most twice as long."""
 _STATUS = (
     ((InvalidInput,), 400),
     ((Unauthenticated, PermissionRefused), 403),  # the token of this server, not the browser's cookie
@@ -44,6 +47,21 @@ _STATUS = (
     ((Unavailable, Exhausted), 503),
     ((PodracerError,), 409),
 )
+
+
+class ImpatientProtocol(H11Protocol):
+    """HTTP that closes connections on which a request takes too long to arrive: uvicorn has no such limit."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_S, self._look, None)
+
+    def _look(self, former: RequestResponseCycle | None) -> None:
+        """Close unless a request has begun since the last look, or one is being answered."""
+        if self.cycle is former and (former is None or former.more_body or former.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(REQUEST_S, self._look, self.cycle)
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ def serve_page(
     try:
         import uvicorn
 
-        from podracer_client.web.application import Page, make_application
+        from podracer_client.web.application import ImpatientProtocol, Page, make_application
         from podracer_client.web.following import Upstream
         from podracer_client.web.videos import Videos
     except ModuleNotFoundError as error:
@@ -59,6 +59,7 @@ def serve_page(
         address, page = address.with_port(listener.getsockname()[1]), Page(upstream, Videos(state_folder))
         config = uvicorn.Config(
             make_application(page, key, address.port, {str(address), *hosts}),
+            http=ImpatientProtocol,
             access_log=False,
             log_level="warning",
             lifespan="off",

@@ -59,7 +59,7 @@ def parts_of(space: spaces.Space) -> list[Part]:
     offset = 0
     for name, leaf in named_values(_tree(space)):
         shape, choices = _form(leaf)
-        size = sum(map(len, choices)) if choices else math.prod(shape)
+        size = sum(each.stop - each.start for each in choices) if choices else math.prod(shape)
         parts.append(Part(name, leaf, offset, size, shape, choices))
         offset += size
     return parts

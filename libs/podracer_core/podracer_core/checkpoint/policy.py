@@ -26,8 +26,8 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue import spaces
-from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.catalogue.observations import origin_array
+from podracer_core.catalogue.algorithms import BUILT_IN, find_algorithm
+from podracer_core.catalogue.observations import origin_array, parts_of
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
 from podracer_core.errors import DataCorrupted, InvalidInput
@@ -35,6 +35,8 @@ from podracer_core.networks import Actor, Policy
 
 POLICY_GROUPS = ("actor", "normalizer")
 """The groups that acting needs: `load_checkpoint(…, groups=POLICY_GROUPS)`."""
+_LARGE = 1 << 22
+"""The most numbers of a space in a checkpoint whose networks have fewer, or were not loaded."""
 
 
 def load_actor(checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Actor:
@@ -50,9 +52,10 @@ def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = 
     members = tuple(MemberConfig(f"agent{number}", 0) for number in range(len(checkpoints)))
     cohort = CohortConfig(algorithm, members, _entry(first, "hyperparameters", dict))
     observation_space, action_space = array_spaces(first)
-    actor = algorithm_class(algorithm).make_actor(cohort, observation_space, action_space, device)
-    for member, checkpoint in enumerate(checkpoints):
-        actor.load_member_state(member, checkpoint.groups)
+    for place in ("meta", device) if algorithm in BUILT_IN else (device,):  # without memory first: metadata may lie
+        actor = algorithm_class(algorithm).make_actor(cohort, observation_space, action_space, place)
+        for member, checkpoint in enumerate(checkpoints):
+            actor.load_member_state(member, checkpoint.groups)
     return actor
 
 
@@ -103,7 +106,12 @@ def random_observations(checkpoint: Checkpoint, count: int) -> Tensor:
 
 
 def _space(checkpoint: Checkpoint, name: str) -> spaces.Space:
-    return spaces.from_json(_entry(checkpoint, name, dict))
+    """Raises InvalidInput for a space that is much larger than the networks: its bounds alone would take memory."""
+    space = spaces.from_json(_entry(checkpoint, name, dict))
+    held = sum(tensor.numel() for group in POLICY_GROUPS for tensor in checkpoint.groups.get(group, {}).values())
+    if sum(part.size for part in parts_of(space)) > max(held, _LARGE):
+        raise InvalidInput(f"the checkpoint cannot act: its {name} is larger than its networks", reason="NOT_A_POLICY")
+    return space
 
 
 def _entry(checkpoint: Checkpoint, name: str, kind: type) -> Any:

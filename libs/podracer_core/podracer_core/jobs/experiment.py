@@ -39,12 +39,12 @@ def load_experiment(path: Path) -> Experiment:
     return _experiment(load_yaml(path), path.parent)
 
 
-def parse_experiment(text: str, source: str = "job.yaml", folder: Path = Path()) -> Experiment:
+def parse_experiment(text: str, source: str = "job.yaml", folder: Path | None = Path()) -> Experiment:
     """`load_experiment` of a text; see `podracer_core.jobs.job_file.parse_job`."""
     return _experiment(parse_yaml(text, source), folder)
 
 
-def _experiment(document: Document, folder: Path) -> Experiment:
+def _experiment(document: Document, folder: Path | None) -> Experiment:
     document, axes = split_matrix(document)
     if not axes:
         job = build_job(document, folder)

@@ -43,19 +43,20 @@ def load_job_file(path: Path) -> JobSpec:
     return _one_job(load_yaml(path), path.parent)
 
 
-def parse_job(text: str, source: str = "job.yaml", folder: Path = Path()) -> JobSpec:
-    """`load_job_file` of a text. Messages name it `source`; `code` and `data` are relative to `folder`."""
+def parse_job(text: str, source: str = "job.yaml", folder: Path | None = Path()) -> JobSpec:
+    """`load_job_file` of a text. Messages name it `source`; `code` and `data` are relative to `folder`; None: no
+    local file may be named, nor is one looked at."""
     return _one_job(parse_yaml(text, source), folder)
 
 
-def _one_job(document: Document, folder: Path) -> JobSpec:
+def _one_job(document: Document, folder: Path | None) -> JobSpec:
     if isinstance(document.root.value, Mapping) and MATRIX in document.root.value:
         message = "makes several jobs, expected one; use `podracer submit` or `podracer run`"
         raise document.refuse([FieldViolation(MATRIX, message)])
     return build_job(document, folder)
 
 
-def build_job(document: Document, folder: Path) -> JobSpec:
+def build_job(document: Document, folder: Path | None) -> JobSpec:
     """The job of a document without a matrix, as `load_job_file` does it."""
     builders: dict[Any, BuildFunction] = {
         EnvironmentSpec: partial(_environment, folder=folder),
@@ -86,7 +87,7 @@ class _EnvironmentSection:
     isolation: Isolation = ""
 
 
-def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+def _environment(builder: Builder, node: Node, path: str, folder: Path | None) -> Any:
     """A section, or only the id."""
     if isinstance(node.value, str):
         section = _EnvironmentSection(id=node.value)
@@ -122,7 +123,7 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path) -> Any:
         return INVALID
 
 
-def _data(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+def _data(builder: Builder, node: Node, path: str, folder: Path | None) -> Any:
     """`argument: file`, relative to the job file, or `argument: {data_set: NAME}`."""
     if not isinstance(node.value, Mapping):
         return builder.wrong(node, path, "a mapping")
@@ -155,12 +156,15 @@ def _section_or_name(builder: Builder, node: Node, path: str, kind: type[Fusion 
     return kind(node.value) if isinstance(node.value, str) else builder.dataclass(kind, node, path)
 
 
-def _warm_start(builder: Builder, node: Node, path: str, folder: Path) -> Any:
+def _warm_start(builder: Builder, node: Node, path: str, folder: Path | None) -> Any:
     """The name of a job, or a section; a checkpoint's folder is relative to the job file."""
     section = _section_or_name(builder, node, path, WarmStart)
     if section is INVALID or section.checkpoint is None:
         return section
-    place = _resolved(folder, section.checkpoint)
+    try:
+        place = _resolved(folder, section.checkpoint)
+    except InvalidInput as error:
+        return builder.report(node.find("checkpoint"), f"{path}.checkpoint", error.message)
     place = place.parent if place.name == FILE_NAME else place
     if not (place / FILE_NAME).is_file():
         problem = f"expected a saved result or checkpoint, a folder with a {FILE_NAME}; there is none at {place}"
@@ -180,8 +184,10 @@ def _data_file(file: Path) -> Path:
     return file
 
 
-def _resolved(folder: Path, path: Path) -> Path:
-    """A path of a job file in `folder`. Raises InvalidInput for an impossible or inaccessible one."""
+def _resolved(folder: Path | None, path: Path) -> Path:
+    """A path of a job file in `folder`. Raises InvalidInput for an impossible or inaccessible one, or if it is None."""
+    if folder is None:
+        raise InvalidInput("names a local file; submit such a job with `podracer submit`")
     try:
         place = (folder / path.expanduser()).resolve()
         place.exists()

@@ -1,4 +1,4 @@
-"""Authorization: one table per server, from method to roles, and the identity of the caller in a handler."""
+"""Authorization: the roles of each method of each server, and the identity of the caller in a handler."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
+from podracer_core.rpc import signed_tokens
 from podracer_core.rpc.bounds import check_bounds, prepare
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part
-from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles
+from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
 AUTHORIZATION = "authorization"
 BEARER = "Bearer "
@@ -24,16 +25,59 @@ REFLECTION_PREFIX = "/grpc.reflection."
 MethodTable = Mapping[str, Collection[Role]]
 """`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: the roles that may call each method."""
 
+_TABLE = """
+orchestrator.v1.JobService client,viewer GetJob ListJobs WatchJob WatchJobs ListPods ListEvents GetCapacity
+orchestrator.v1.JobService client,viewer ListPromotions
+orchestrator.v1.JobService client! CreateJob UpdateJob CancelJob DeleteJob CollectCheckpoints PromotePolicy
+orchestrator.v1.JobService client! RollbackPolicy ForkAgent PinAgent StopAgent
+orchestrator.v1.ArtifactService client,viewer Download GetArtifact ListArtifacts
+orchestrator.v1.ArtifactService client! Upload DeleteArtifact
+orchestrator.v1.PodService pod LeaseWork
+orchestrator.v1.PodService lease RenewLease WatchLease CommitCheckpoint CompleteWork ReleaseLease GetStoreAccess
+leaderboard.v1.LeaderboardService client,viewer,control GetLeaderboard ListAgents GetAgent ListEvaluations
+leaderboard.v1.LeaderboardService client,viewer,control WatchLeaderboard GetStatistics ListAliasHistory
+leaderboard.v1.LeaderboardService control ProposeCohort SubmitCandidate RecordEvaluations Exchange
+leaderboard.v1.LeaderboardService control! CreateLeaderboard DeleteLeaderboard SetAlias ForkAgent PinAgent StopAgent
+policy.v1.PolicyService client,viewer,control ListPolicies GetPolicy
+policy.v1.PolicyService client,control Act ActStream
+policy.v1.PolicyService control! LoadPolicy UnloadPolicy
+learner.v1.LearnerService client,viewer,control,pod GetStatus
+learner.v1.LearnerService control,pod Checkpoint
+learner.v1.LearnerService pod FetchPolicy Fuse
+worker.v1.WorkerService control,pod GetStatus
+worker.v1.WorkerService pod Collect PutFile
+evaluator.v1.EvaluatorService control,pod EvaluateCheckpoint Backtest Inspect ExportPolicy RecordVideo PutFile GetStatus
+evaluator.v1.EvaluatorService pod Evaluate
+"""
+"""Each line: a service, the roles that may call, and methods. After `!` they are acts, which the audit log keeps; what
+the orchestrator and pods report in every round is none. A viewer may read all of its projects, and change nothing."""
+
+_ROLES = {
+    f"/podracer.{service}/{name}": roles
+    for service, roles, *names in map(str.split, _TABLE.strip().splitlines())
+    for name in names
+}
+ACTS = frozenset(method for method, roles in _ROLES.items() if roles.endswith("!"))
+
+
+def methods_of(server: str) -> MethodTable:
+    """The table of a server, such as `worker`."""
+    ours = ((method, roles) for method, roles in _ROLES.items() if method.startswith(f"/podracer.{server}."))
+    return {method: {*map(Role, roles.strip("!").split(","))} for method, roles in ours}
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The caller. A lease's holder (Role.LEASE) also has the lease and the fence that its token was issued for.
-    `projects`: those that the token is for; None: all."""
+    `projects`: those that the token is for; None: all. `token`: the id of a signed
+    token, or the first digits of another's digest; `name`: of a signed one."""
 
     role: Role
     lease_id: str = ""
     fence: int = 0
     projects: frozenset[str] | None = None
+    token: str = ""
+    name: str = ""
 
 
 _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("podracer_caller")
@@ -63,7 +107,9 @@ class Authorizer:
     def __init__(self, methods: MethodTable, tokens: TokenFiles, lease_tokens: LeaseTokens | None = None) -> None:
         self._methods = {method: frozenset(roles) for method, roles in methods.items()}
         self._tokens = tokens
+        self._signed_tokens = signed_tokens.SignedTokens(tokens.directory)
         self._lease_tokens = lease_tokens
+        self._audience = frozenset(part for service in self.service_names for part in service.split(".")[1:2])
         prepare(self.service_names)
 
     @property
@@ -79,9 +125,8 @@ class Authorizer:
         roles = self._methods.get(method, frozenset())
         if identity.role not in roles:
             expected = " or ".join(sorted(roles)) or "no role"
-            raise PermissionRefused(
-                f"{method} is for {expected}; this token's role is {identity.role}", method=method, role=identity.role
-            )
+            text = f"{method} is for {expected}; this token's role is {identity.role}"
+            raise PermissionRefused(text, method=method, role=identity.role, token=identity.token, name=identity.name)
         return identity
 
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
@@ -90,11 +135,15 @@ class Authorizer:
             name, fence = self._lease_tokens.verify(token)
             # Tokens of the version before have only the lease's id.
             return Identity(Role.LEASE, last_part(name), fence, frozenset(_projects([name])) or None)
+        if token.startswith(signed_tokens.PREFIX):
+            claims = self._signed_tokens.verify(token, self._audience)
+            projects = frozenset(claims.projects) or None
+            return Identity(Role(claims.role), projects=projects, token=claims.id, name=claims.name)
         found = self._tokens.find(token)
         if found is None:
             raise Unauthenticated("unknown token", reason="UNKNOWN_TOKEN")
         role, projects = found
-        return Identity(role, projects=projects)
+        return Identity(role, projects=projects, token=hash_token(token)[:23])
 
 
 def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:

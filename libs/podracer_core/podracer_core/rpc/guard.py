@@ -21,6 +21,7 @@ import grpc
 
 from podracer_core.errors import Exhausted, PodracerError
 from podracer_core.rpc import limits
+from podracer_core.rpc.audit import audit_refusal, audited, note
 from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_request, set_caller
 from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.status import to_grpc_status
@@ -107,8 +108,8 @@ class AioGuard(grpc.aio.ServerInterceptor):
         # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded_coroutine(request: Any, context: AioContext) -> Any:
             try:
-                with _observed(method, context), self._calls.one_call():
-                    return await behaviour(admit(request), context)
+                with _observed(method, context), self._calls.one_call(), audited(method, identity, context.peer()):
+                    return note(await behaviour(admit(note(request)), context))
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
@@ -131,6 +132,7 @@ def _refusing(method: str, refusal: Exception) -> Handler:
 
     async def refuse(_requests: Any, context: AioContext) -> None:
         with _observed(method, context, True):
+            audit_refusal(method, refusal, context.peer())
             await _abort(method, context, refusal)
 
     return grpc.stream_stream_rpc_method_handler(refuse, None, None)
@@ -154,7 +156,7 @@ def _each_checked(identity: Identity, requests: Iterator[Any]) -> Iterator[Any]:
 
 async def _each_checked_later(identity: Identity, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
     async for request in requests:
-        check_request(identity, request)
+        check_request(identity, note(request))
         yield request
 
 

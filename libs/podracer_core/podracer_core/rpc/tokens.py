@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from podracer_core.errors import InvalidInput, Unauthenticated, Unavailable
 from podracer_core.rpc.resource_names import is_name
@@ -28,9 +29,10 @@ TokenSource = Callable[[], str]
 
 
 class Role(enum.StrEnum):
-    """The role of a token's holder. Tokens of LEASE are not in a file: they come from LeaseTokens."""
+    """The role of a token's holder. LeaseTokens makes those of LEASE, those of VIEWER are signed: no file has them."""
 
     CLIENT = "client"
+    VIEWER = "viewer"
     POD = "pod"
     CONTROL = "control"
     LEASE = "lease"
@@ -62,37 +64,49 @@ class _Line:
         return cls(word, digest, frozenset(name.removeprefix("projects/") for name in names) if names else None)
 
 
-class _WatchedFile:
-    """The tokens of one file, one a line; read again whenever the file changes."""
+Entry = TypeVar("Entry")
 
-    def __init__(self, path: Path) -> None:
+
+class WatchedFile(Generic[Entry]):
+    """The entries of one file, one a line; read again whenever the file changes."""
+
+    def __init__(self, path: Path, parse: Callable[[str, Path], Entry]) -> None:
         self.path = path
+        self._parse = parse
         self._stamp: tuple[int, int, int] | None = None
-        self._tokens: tuple[_Line, ...] = ()
+        self._entries: tuple[Entry, ...] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
-    def read(self) -> tuple[_Line, ...]:
-        """The tokens now, none where there is no file. Raises InvalidInput when the file cannot be read."""
+    def current(self) -> tuple[Entry, ...]:
+        """`read` for a caller, who does not see what is wrong. Raises Unavailable when the file cannot be read."""
+        try:
+            return self.read()
+        except InvalidInput as error:
+            logger.error("%s", error)
+            raise Unavailable("this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE") from error
+
+    def read(self) -> tuple[Entry, ...]:
+        """The entries now, none where there is no file. Raises InvalidInput when the file cannot be read."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._stamp:
                 lines = self.path.read_text(encoding="ascii").splitlines()
-                self._tokens = tuple(_Line.parse(line, self.path) for line in lines if line.strip())
+                self._entries = tuple(self._parse(line, self.path) for line in lines if line.strip())
                 self._stamp = stamp
                 if status.st_mode & 0o007:
                     logger.warning("token file %s is open to every user of this machine: chmod 600", self.path)
         except FileNotFoundError:
-            self._stamp, self._tokens = None, ()
-        except (OSError, UnicodeDecodeError) as error:
+            self._stamp, self._entries = None, ()
+        except (OSError, ValueError) as error:
             raise InvalidInput(
                 f"token file {self.path} cannot be read: {error.__class__.__name__}",
                 reason="TOKEN_FILE_UNREADABLE",
                 path=self.path,
             ) from error
-        return self._tokens
+        return self._entries
 
 
 class TokenFiles:
@@ -107,10 +121,10 @@ class TokenFiles:
 
     def __init__(self, directory: Path) -> None:
         """Raises InvalidInput when the directory holds no token at all, or a file cannot be read."""
-        self._directory = directory
-        self._files = {role: _WatchedFile(directory / role) for role in FILE_ROLES}
+        self.directory = directory
+        self._files = {role: WatchedFile(directory / role, _Line.parse) for role in FILE_ROLES}
         found = [file.read() for file in self._files.values()]
-        if not any(found):
+        if not any(found) and not (directory / "public_keys").exists():
             names = ", ".join(FILE_ROLES)
             raise InvalidInput(
                 f"no token in {directory}: expected a file with one token a line, named {names}",
@@ -119,7 +133,7 @@ class TokenFiles:
             )
 
     def __repr__(self) -> str:
-        return f"TokenFiles({str(self._directory)!r})"
+        return f"TokenFiles({str(self.directory)!r})"
 
     def find(self, token: str) -> tuple[Role, frozenset[str] | None] | None:
         """The role whose file holds `token`, and its projects (None: all), or None. Looks at every known token.
@@ -127,14 +141,9 @@ class TokenFiles:
         Raises Unavailable when a file that changed cannot be read.
         """
         presented = _digest(token)
-        try:
-            tokens = {role: file.read() for role, file in self._files.items()}
-        except InvalidInput as error:
-            logger.error("%s", error)
-            raise Unavailable("this server cannot read its token files now", reason="TOKEN_FILE_UNREADABLE") from error
         found: tuple[Role, frozenset[str] | None] | None = None
-        for role, lines in tokens.items():
-            for line in lines:
+        for role, file in self._files.items():
+            for line in file.current():
                 if hmac.compare_digest(presented, line.digest):
                     found = role, line.projects
         return found
@@ -145,7 +154,7 @@ class FileToken:
 
     def __init__(self, path: Path) -> None:
         """Raises InvalidInput when the file is absent, unreadable or empty."""
-        self._file = _WatchedFile(path)
+        self._file = WatchedFile(path, _Line.parse)
         self()
 
     @property

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from podracer_core.config import ByteSize, Seconds, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.rpc.audit import write_audit_log
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
@@ -36,6 +37,7 @@ class ServiceSettings:
     metrics_listen  address at which Prometheus fetches metrics, over plain HTTP. Unset: none
     trace_dir       folder for files of spans, which `podracer trace` reads. Unset: none are written
     trace_size      the most that folder may hold
+    audit_log       file to which each act of a client or an operator is written (docs/access.md). Unset: stderr
     """
 
     tokens: Path
@@ -49,6 +51,7 @@ class ServiceSettings:
     metrics_listen: str = ""
     trace_dir: Path | None = None
     trace_size: ByteSize = 256 << 20
+    audit_log: Path | None = None
 
     def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
         """The options of this process's server. Raises InvalidInput if TLS is set and its files do not exist."""
@@ -114,6 +117,7 @@ def run_service(name: str, settings: type[Settings], serve: Callable[[Settings],
         exit_with_parent_if_asked()
         loaded = load_settings(settings)
         configure_logging(name, loaded.log_level, loaded.log_json)
+        write_audit_log(loaded.audit_log)
         with telemetry(name, loaded.telemetry_options()):
             return serve(loaded)
     except InvalidInput as error:

@@ -61,7 +61,8 @@ class ServedPolicy:
             raise InvalidInput(f"checkpoints: expected 1 to {MAX_POLICIES}, got {len(checkpoints)}")
         self.name, self.version, self.source = name, version, source
         self.agents = [str(checkpoint.metadata.get("agent", "")) for checkpoint in checkpoints]
-        self.projects = frozenset(match[1] for match in map(_AGENT.fullmatch, self.agents) if match)
+        # Of no project (""): for no token of a project.
+        self.projects = frozenset(match[1] if match else "" for match in map(_AGENT.fullmatch, self.agents))
         self.digest = digest_of(checkpoints)
         chosen = rule_of(checkpoints, rule)
         self.rule = chosen if len(checkpoints) > 1 else ""

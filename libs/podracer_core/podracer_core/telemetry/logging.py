@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
@@ -25,12 +26,15 @@ _SENSITIVE_NAME = (
 _SECRET_KEY = re.compile(_SENSITIVE_NAME, re.IGNORECASE)
 _HIDDEN = "***"
 _SECRETS_IN_TEXT = (
-    # A lease token carries a MAC; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
-    (re.compile(r"\blease\.[^\s\"']+\.\d+\.[\w-]{16,}"), _HIDDEN),
+    # A lease token and a signed one; `Bearer x`; `token=x`, `"secret_key": "x"`; the password of a url.
+    (re.compile(r"\b(?:lease\.[^\s\"']+\.\d+|pdr1\.[\w-]+)\.[\w-]{16,}"), _HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
     (re.compile(rf"(?i)\b({_SENSITIVE_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}}]+"), rf"\1{_HIDDEN}"),
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{_HIDDEN}@"),
 )
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def configure_logging(service: str, level: str = "INFO", json: bool = False) -> None:
@@ -52,6 +56,27 @@ def configure_logging(service: str, level: str = "INFO", json: bool = False) -> 
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def printable(text: str) -> str:
+    """`text` without characters that control a terminal or reorder a line: `\\u001b` in place of ESC, as in JSON."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class PrintableStream:
+    """A stream of text that writes what is `printable`; Rich writes to the stream behind it, as it needs to control."""
+
+    def __init__(self, stream: Any) -> None:
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        return int(self.rich_proxied_file.write(printable(text)))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.rich_proxied_file.writelines(map(printable, lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def redact(text: str) -> str:
@@ -87,7 +112,8 @@ class TextFormatter(_Formatter):
         head = f"{self._time(record)} {record.levelname:<7} {self._service} {record.name}: "
         fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
         trace = self._trace(record)
-        return head + redact(record.getMessage() + fields) + (f"\n{trace}" if trace else "")
+        whole = redact(record.getMessage() + fields) + (f"\n{trace}" if trace else "")
+        return head + printable(whole).replace("\n", "\n  ")  # what an environment raised is never like a line of ours
 
 
 class JsonFormatter(_Formatter):
@@ -109,4 +135,4 @@ class JsonFormatter(_Formatter):
             entry.setdefault(name, value if plain else redact(str(value)))
         if trace := self._trace(record):
             entry["exception"] = trace
-        return json.dumps(entry, ensure_ascii=False)
+        return printable(json.dumps(entry, ensure_ascii=False))

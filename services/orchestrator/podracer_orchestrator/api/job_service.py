@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +20,6 @@ from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.bounds import page
-from podracer_core.rpc.tokens import Role
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events
 from podracer_orchestrator.api import job_changes
@@ -43,10 +42,6 @@ from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
 from podracer_orchestrator.tables import JobRow
 
-SERVICE = "/podracer.orchestrator.v1.JobService/"
-METHODS: Mapping[str, set[Role]] = {
-    f"{SERVICE}{method.name}": {Role.CLIENT} for method in service_pb2.DESCRIPTOR.services_by_name["JobService"].methods
-}
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1
 
@@ -283,9 +278,10 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
 
 def _caller() -> str:
-    """The caller as text: the token's role, and its projects unless it is for all."""
+    """The caller as text: role and name of its token, and its projects unless it is for all."""
     caller = current_caller()
-    return f"{caller.role} of {', '.join(sorted(caller.projects))}" if caller.projects is not None else f"{caller.role}"
+    who = f"{caller.role} {caller.name}".rstrip()
+    return who if caller.projects is None else f"{who} of {', '.join(sorted(caller.projects))}"
 
 
 def _named(session: Session, text: str, field: str = "name") -> JobRow:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,7 +16,6 @@ from podracer_core.errors import PermissionRefused, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
-from podracer_core.rpc.tokens import Role
 from podracer_core.service.build import is_compatible, own_build
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.clock import Clock
@@ -29,16 +28,6 @@ from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
 from podracer_orchestrator.works.train_results import member_commit
 
-SERVICE = "/podracer.orchestrator.v1.PodService/"
-METHODS: Mapping[str, set[Role]] = {
-    f"{SERVICE}LeaseWork": {Role.POD},
-    f"{SERVICE}RenewLease": {Role.LEASE},
-    f"{SERVICE}WatchLease": {Role.LEASE},
-    f"{SERVICE}CommitCheckpoint": {Role.LEASE},
-    f"{SERVICE}CompleteWork": {Role.LEASE},
-    f"{SERVICE}ReleaseLease": {Role.LEASE},
-    f"{SERVICE}GetStoreAccess": {Role.LEASE},
-}
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0
 

@@ -19,10 +19,8 @@ Message = TypeVar("Message")
 
 PROJECT_BYTES, ALL_BYTES = MAX_DATA_BYTES, MAX_DATA_BYTES * 7 // 4
 """The most bytes of a project's drafts, and of all drafts: of the 2 GiB that deploy/k8s has for them."""
-PROJECT_UPLOADS = 8
-"""The most uploads of a project at a time; others wait."""
-MOST_WAITING = 100
-WAIT_S = 60.0
+PROJECT_UPLOADS, MOST_WAITING, WAIT_S = 8, 100, 60.0
+"""The most uploads of a project at a time; others wait, so many and for so long."""
 IDLE_S = 30.0
 """The longest time between two messages of an upload; all of them may take this, and as long as a slow client needs."""
 SLOWEST_BYTES_PER_S = 1 << 18

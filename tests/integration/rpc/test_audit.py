@@ -1,0 +1,112 @@
+"""The audit log of a server: who did what, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podracer.orchestrator.v1 import artifact_service_pb2 as artifacts
+from podracer.orchestrator.v1 import artifact_service_pb2_grpc as artifacts_grpc
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
+from podracer.orchestrator.v1 import job_service_pb2 as jobs
+from podracer_core.errors import InvalidInput, NotFound, PodracerError
+from podracer_core.rpc import audit
+from podracer_core.rpc.aio_server import create_aio_server
+from podracer_core.rpc.auth import Authorizer, methods_of
+from podracer_core.rpc.channel import open_aio_channel
+from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
+from podracer_core.rpc.tokens import TokenFiles, hash_token
+
+SECRET = "what was sent"
+
+
+class Jobs(job_service_pb2_grpc.JobServiceServicer):
+    async def CreateJob(self, request: jobs.CreateJobRequest, context: Any) -> jobs.CreateJobResponse:  # noqa: N802
+        return jobs.CreateJobResponse(job=job_pb2.Job(name="projects/a/jobs/made"))
+
+    async def CancelJob(self, request: jobs.CancelJobRequest, context: Any) -> jobs.CancelJobResponse:  # noqa: N802
+        raise NotFound("there is none") if request.name.endswith("/missing") else ValueError(SECRET)
+
+    async def GetJob(self, request: jobs.GetJobRequest, context: Any) -> jobs.GetJobResponse:  # noqa: N802
+        return jobs.GetJobResponse()
+
+
+class Artifacts(artifacts_grpc.ArtifactServiceServicer):
+    async def Upload(  # noqa: N802
+        self, request_iterator: AsyncIterator[artifacts.UploadRequest], context: Any
+    ) -> artifacts.UploadResponse:
+        async for _ in request_iterator:
+            pass
+        return artifacts.UploadResponse(artifact=artifacts.Artifact(name="projects/a/artifacts/made"))
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, str]]]:
+    """The lines so far, as a server writes them to the file of its settings."""
+    former = audit.logger.handlers[:], audit.logger.propagate
+    monkeypatch.setattr(audit.logger, "propagate", former[1])
+    monkeypatch.setattr(audit.logger, "handlers", former[0])
+    audit.write_audit_log(tmp_path / "audit.log")
+
+    def lines() -> list[dict[str, str]]:
+        text = (tmp_path / "audit.log").read_text()
+        assert SECRET not in text
+        return [json.loads(line) for line in text.splitlines()]
+
+    return lines
+
+
+async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dict[str, str]]]) -> None:
+    anna, key = sign(b"s" * 32, Claims("7f", "anna", "client", 1 << 40, ("a",), ()))
+    eye, _ = sign(b"s" * 32, Claims("8f", "eye", "viewer", 1 << 40, (), ()))
+    (tmp_path / PUBLIC_KEYS).write_text(key)
+    (tmp_path / "client").write_text("plain\n")
+    server = await create_aio_server(
+        "127.0.0.1:0",
+        [
+            lambda server: job_service_pb2_grpc.add_JobServiceServicer_to_server(Jobs(), server),
+            lambda server: artifacts_grpc.add_ArtifactServiceServicer_to_server(Artifacts(), server),
+        ],
+        Authorizer(methods_of("orchestrator"), TokenFiles(tmp_path)),
+    )
+
+    async def call(token: str, method: str, request: Any) -> None:
+        async with open_aio_channel(server.address, token) as channel:
+            stub, uploads = job_service_pb2_grpc.JobServiceStub(channel), artifacts_grpc.ArtifactServiceStub(channel)
+            with contextlib.suppress(PodracerError):
+                await (uploads.Upload(iter([request] * 2)) if method == "Upload" else getattr(stub, method)(request))
+
+    header = artifacts.UploadRequest(header=artifacts.UploadHeader(parent="projects/a", request_id=SECRET))
+    async with server:
+        await call(anna, "CreateJob", jobs.CreateJobRequest(parent="projects/a", request_id=SECRET))
+        await call(anna, "CancelJob", jobs.CancelJobRequest(name="projects/a/jobs/missing"))
+        await call(anna, "CancelJob", jobs.CancelJobRequest(name="projects/b/jobs/j"))
+        await call("plain", "CancelJob", jobs.CancelJobRequest(name="projects/b/jobs/\n\x1b[2J"))
+        await call(anna, "Upload", header)
+        await call(anna, "GetJob", jobs.GetJobRequest(name="projects/a/jobs/j"))
+        await call("guessed", "CancelJob", jobs.CancelJobRequest(name="projects/a/jobs/j"))
+        await call(eye, "CancelJob", jobs.CancelJobRequest(name="projects/a/jobs/j"))
+    job, upload = "orchestrator.v1.JobService/", "orchestrator.v1.ArtifactService/Upload"
+    of_anna, of_eye = ("client", "7f", "anna"), ("viewer", "8f", "eye")
+    assert [tuple(line[key] for key in ("role", "token", "name")) for line in log()] == [
+        of_anna, of_anna, of_anna, ("client", hash_token("plain")[:23], ""), of_anna, of_eye,
+    ]  # fmt: skip
+    assert [tuple(line[key] for key in ("method", "resource", "outcome", "reason")) for line in log()] == [
+        (f"{job}CreateJob", "projects/a/jobs/made", "OK", ""),
+        (f"{job}CancelJob", "projects/a/jobs/missing", "NOT_FOUND", "NOT_FOUND"),
+        (f"{job}CancelJob", "projects/b/jobs/j", "PERMISSION_DENIED", "OTHER_PROJECT"),
+        (f"{job}CancelJob", "projects/b/jobs/\n\x1b[2J", "INTERNAL", ""),
+        (upload, "projects/a/artifacts/made", "OK", ""),
+        (f"{job}CancelJob", "", "PERMISSION_DENIED", "PERMISSION_REFUSED"),  # refused before it is read
+    ]
+    assert all(line["peer"].startswith("ipv4:127.0.0.1:") and line["time"].startswith("20") for line in log())
+
+
+def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="PODRACER_AUDIT_LOG: cannot write"):
+        audit.write_audit_log(tmp_path / "missing" / "audit.log")
