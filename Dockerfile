@@ -51,7 +51,7 @@ RUN pip install --no-compile --constraint constraints.txt --requirement orchestr
  && pip uninstall --yes setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
       /opt/podracer/lib/python*/site-packages/yaml -name '*.so' -exec strip --strip-unneeded {} + \
- && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, starlette.applications, typer, uvicorn.protocols.http.h11_impl, yaml"
+ && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, protovalidate, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, starlette.applications, typer, uvicorn.protocols.http.h11_impl, yaml"
 
 FROM build AS leaderboard-dependencies
 COPY --from=requirements /requirements/leaderboard.txt ./
@@ -60,7 +60,7 @@ RUN pip install --no-compile --constraint constraints.txt --requirement leaderbo
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
       /opt/podracer/lib/python*/site-packages/yaml -name '*.so' -exec strip --strip-unneeded {} + \
  && rm -r /opt/podracer/lib/python*/site-packages/numpy/tests /opt/podracer/lib/python*/site-packages/numpy/*/tests \
- && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, optuna.samplers, psycopg, sqlalchemy.dialects.postgresql, sqlalchemy.orm, yaml"
+ && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, optuna.samplers, protovalidate, psycopg, sqlalchemy.dialects.postgresql, sqlalchemy.orm, yaml"
 
 # torch has a layer of its own. Its own requirements come from where everything comes from: an index of PyTorch has few
 # versions of those. setuptools, which torch names for torch.utils.cpp_extension, is not used.

@@ -9,8 +9,9 @@ LOGGED = >> $(VENV)/setup.log 2>&1 || { tail -n 20 $(VENV)/setup.log >&2; echo "
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
 QUICK = not slow and not gpu and not compose and not cluster
 STUBS = libs/podracer_core/podracer
+VALIDATE_STUBS = libs/podracer_core/buf
 DESCRIPTORS = dist/podracer.binpb
-# In protos/, with its own plugins; google/api comes with googleapis-common-protos.
+# In protos/, with its own plugins; google/api comes with googleapis-common-protos, buf/validate is a copy of protovalidate's.
 PROTOC = cd protos && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/python -m grpc_tools.protoc --proto_path=. \
 	--proto_path=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 REGISTRY = $(or $(PODRACER_REGISTRY),$(shell sed -n 's/^PODRACER_REGISTRY=//p' .env))
@@ -147,10 +148,11 @@ imports: setup  ## the import rules of the house
 	@$(BIN)/lint-imports
 
 protos: setup  ## generate the gRPC stubs
-	@rm -rf $(STUBS)/*/
+	@rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)
 	@$(PROTOC) --python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
 		--grpc_python_out=$(abspath libs/podracer_core) --mypy_grpc_out=quiet:$(abspath libs/podracer_core) \
 		$$(find podracer -name '*.proto' | sort)
+	@$(PROTOC) --python_out=$(abspath libs/podracer_core) buf/validate/validate.proto
 	@touch $(STUBS)/py.typed
 
 descriptors: setup  ## dist/podracer.binpb: the protos with their comments and all that they import, for other languages
@@ -162,7 +164,7 @@ check-protos: descriptors  ## lint the protos, refuse breaking changes, and comp
 	@cd protos && $(abspath $(BIN))/buf lint $(abspath $(DESCRIPTORS)) --path podracer
 	@cd protos && $(abspath $(BIN))/buf breaking $(abspath $(DESCRIPTORS)) --path podracer --against baseline.binpb
 	@$(MAKE) --no-print-directory protos
-	@git diff --exit-code -- $(STUBS) && test -z "$$(git status --porcelain -- $(STUBS))" || { echo "make: the stubs are not what the protos give; run 'make protos' and commit" >&2; exit 1; }
+	@git diff --exit-code -- $(STUBS) $(VALIDATE_STUBS) && test -z "$$(git status --porcelain -- $(STUBS) $(VALIDATE_STUBS))" || { echo "make: the stubs are not what the protos give; run 'make protos' and commit" >&2; exit 1; }
 
 protos-baseline: descriptors  ## at a release: from now on this is what must not break
 	@$(BIN)/buf build $(DESCRIPTORS) --exclude-source-info --output protos/baseline.binpb

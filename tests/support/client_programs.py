@@ -21,7 +21,9 @@ def missing_programs(language: str) -> Sequence[str]:
 
 def copy_clients(folder: Path) -> Path:
     """The clients as a checkout has them, with what `make descriptors` writes."""
-    ignored = shutil.ignore_patterns("node_modules", "stubs", "build", "common", "leaderboard", "orchestrator")
+    ignored = shutil.ignore_patterns(
+        "node_modules", "stubs", "build", "common", "leaderboard", "orchestrator", "validate"
+    )
     clients = folder / "examples" / "clients"
     shutil.copytree(EXAMPLES / "clients", clients, ignore=ignored)
     (folder / "dist").mkdir()

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from protovalidate import collect_violations
 
 INTEGERS = (0, 1, 2, 7, 100, 1000, 1001, -1, 2**31 - 1, -(2**31))
 WIDE_INTEGERS = (*INTEGERS, 2**53 + 1, 2**63 - 1, -(2**63))
@@ -118,6 +119,20 @@ class RandomMessages:
                 return self._chance.choice([*[value.number for value in field.enum_type.values], 99])
         text = self._chance.choice(self._texts)
         return text.encode() if field.type == FieldDescriptor.TYPE_BYTES else text
+
+
+def bounded(message: Message) -> Any:
+    """The message without the fields that its proto does not allow: one that reaches a handler."""
+    while violations := collect_violations(message):
+        for violation in violations:
+            assert violation.proto.field is not None
+            *outer, last = violation.proto.field.elements
+            part: Any = message
+            for element in outer:
+                part = getattr(part, element.field_name)
+                part = part if element.subscript is None else part[element.subscript.value]
+            part.ClearField(last.field_name)
+    return message
 
 
 def _is_map(field: FieldDescriptor) -> bool:

@@ -24,7 +24,7 @@ BEHAVIOURS = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[descriptor_pb2.FileDescriptorProto]:
     """Ours, with their comments."""
     target, protos = tmp_path_factory.mktemp("protos") / "podracer.binpb", ROOT / "protos"
-    found = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
+    found = sorted(str(path.relative_to(protos)) for path in protos.rglob("podracer/**/*.proto"))
     include = (str(protos), sysconfig.get_path("purelib"), str(Path(protoc.__file__).parent / "_proto"))
     paths = [f"--proto_path={folder}" for folder in include]
     command = ["protoc", *paths, "--include_source_info", f"--descriptor_set_out={target}", *found]

@@ -36,16 +36,26 @@ class FieldViolation:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
+MOST_LETTERS = 4000
+"""Of a text of user code in a message; the protos allow four bytes a letter."""
+
+
+def plain(text: str) -> str:
+    """The text in characters that messages and databases take: a NUL and half a surrogate pair become escapes."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
 class PodracerError(Exception):
     """Base of all deliberate errors; `reason` is UPPER_SNAKE and stable, `metadata` names the offending values."""
 
     reason = "INTERNAL"
 
     def __init__(self, message: str, *, reason: str | None = None, **metadata: object) -> None:
+        message = plain(message)
         super().__init__(message)
         self.message = message
         self.reason = reason or type(self).reason
-        self.metadata = {key: str(value) for key, value in metadata.items()}
+        self.metadata = {key: plain(str(value)) for key, value in metadata.items()}
 
 
 class InvalidInput(PodracerError):
@@ -150,6 +160,6 @@ class UserCodeFailed(PodracerError):
         self, message: str, *, user_traceback: str = "", reason: str | None = None, **metadata: object
     ) -> None:
         super().__init__(message, reason=reason, **metadata)
-        self.user_traceback = user_traceback
+        self.user_traceback = user_traceback = plain(user_traceback)
         if user_traceback:  # for those who see this error only as Python prints it
             self.add_note("\n".join(user_traceback.rstrip().splitlines()[-_NOTED_LINES:]))

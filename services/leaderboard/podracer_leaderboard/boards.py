@@ -127,12 +127,10 @@ class Aliases:
         if request.alias:
             query = query.where(AliasRow.alias == messages.check_alias(request.alias))
         query = page_query(query, AliasRow.number, request.page_size, request.page_token, newest_first=True)
-        rows, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        changes, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, messages.alias_change)
         )
-        return leaderboard_pb2.ListAliasHistoryResponse(
-            changes=[messages.alias_change(row) for row in rows], next_page_token=token
-        )
+        return leaderboard_pb2.ListAliasHistoryResponse(changes=changes, next_page_token=token)
 
 
 def _newer(session: Session, name: str, after_revision: int) -> tuple[bool, leaderboard_pb2.Leaderboard | None]:

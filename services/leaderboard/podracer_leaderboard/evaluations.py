@@ -33,10 +33,13 @@ class Evaluations:
         if request.agent:
             query = query.where(EvaluationRow.agent == messages.check_agent(request.agent))
         query = page_query(query, EvaluationRow.number, request.page_size, request.page_token)
-        rows, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+
+        def message(row: EvaluationRow) -> agent_pb2.Evaluation:
+            return agent_pb2.Evaluation.FromString(row.evaluation)
+
+        evaluations, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, message)
         )
-        evaluations = [agent_pb2.Evaluation.FromString(row.evaluation) for row in rows]
         return leaderboard_pb2.ListEvaluationsResponse(evaluations=evaluations, next_page_token=token)
 
 

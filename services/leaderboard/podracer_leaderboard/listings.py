@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.database import Database
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.messages import seconds_to_duration
+from podracer_core.rpc.bounds import page
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.elites import (
@@ -43,10 +45,10 @@ class Listings:
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
         query = page_query(query, AgentRow.number, request.page_size, request.page_token)
-        rows, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size)
+        agents, token = await self._database.read(
+            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, messages.agent)
         )
-        return leaderboard_pb2.ListAgentsResponse(agents=map(messages.agent, rows), next_page_token=token)
+        return leaderboard_pb2.ListAgentsResponse(agents=agents, next_page_token=token)
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
         """An agent with its ancestors, parents first, and its children. Raises NotFound."""
@@ -61,8 +63,9 @@ class Listings:
                 .where(ParentRow.parent == name)
                 .order_by(AgentRow.number)
             )
+            shown, _ = page(ancestors, store.MAX_PAGE_SIZE, messages.agent, lambda ancestor: ancestor.name)
             return leaderboard_pb2.GetAgentResponse(
-                agent=messages.agent(row), ancestors=map(messages.agent, ancestors), children=children.unique()
+                agent=messages.agent(row), ancestors=shown, children=islice(children.unique(), store.MAX_PAGE_SIZE)
             )
 
         return await self._database.read(operation)

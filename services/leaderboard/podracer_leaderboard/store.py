@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
+from podracer_core.rpc.bounds import page
 from podracer_core.statistics import EXCESS_LEVEL, excess_probability
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
@@ -128,11 +130,13 @@ def page_query(
     return query.order_by(number.desc() if newest_first else number).limit(_checked_size(size) + 1)
 
 
-def page_of_board(session: Session, board: str, query: Select[Row], size: int) -> tuple[Sequence[Row], str]:
-    """The rows of a page of a board, and the token of the next one; empty on the last. Raises NotFound."""
+def page_of_board(
+    session: Session, board: str, query: Select[Row], size: int, message: Callable[[Row], Any]
+) -> tuple[list[Any], str]:
+    """The messages of a page of a board, and the token of the next one; empty on the last. Raises NotFound."""
     get_board(session, board)
-    rows, size = session.scalars(query).all(), _checked_size(size)
-    return rows[:size], str(rows[size - 1].number) if len(rows) > size else ""
+    with closing(session.scalars(query.execution_options(yield_per=100))) as rows:
+        return page(rows, _checked_size(size), message, lambda row: str(row.number))
 
 
 def _checked_size(size: int) -> int:

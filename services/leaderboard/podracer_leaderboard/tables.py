@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, MetaData, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
-from podracer_core.database import UtcTime
+from podracer_core.database import PlainText, UtcTime
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -21,7 +21,7 @@ class Tables(MappedAsDataclass, DeclarativeBase, kw_only=True):
     """Base of all rows."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {bytes: LargeBinary, str: String, int: BigInteger, datetime: UtcTime}  # noqa: RUF012
+    type_annotation_map = {bytes: LargeBinary, str: PlainText, int: BigInteger, datetime: UtcTime}  # noqa: RUF012
 
 
 def _board() -> Mapped[str]:

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing
 
-from podracer.common.v1 import cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2, pod_service_pb2_grpc
 from podracer_core.errors import (
     DataCorrupted,
@@ -126,9 +125,7 @@ class LeaseLoop:
         except Exception as error:
             logger.exception("unexpected error in %s", lease.name)
             detail = "".join(traceback.format_exception(error))
-            control.release(
-                cohort_pb2.Problem(reason="INTERNAL", message=f"unexpected error: {error!r}", detail=detail)
-            )
+            control.release(problem_message(PodracerError(f"unexpected error: {error!r}"), detail))
             self._count(lease, "failed")
         finally:
             store.close()

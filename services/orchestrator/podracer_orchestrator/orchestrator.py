@@ -17,6 +17,7 @@ from podracer_core.rpc.tokens import FileToken, LeaseTokens
 from podracer_core.storage import open_store
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator.artifacts.retention import RetentionTask
+from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.board.agent_acts import AgentActs
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
@@ -79,9 +80,8 @@ class Orchestrator:
         self._ensembles = EnsembleMaker(transactions, board, self._delivery, changes, self.clock)
         self._generations = GenerationTask(transactions, changes, self.clock)
         self._sweep = Sweep(transactions, self.deadlines, self.lease_operations, self.clock)
-        self.storing = asyncio.Lock()
-        """Lock that is held from storing an uploaded object until recording it, and while deleting one."""
-        self.retention = RetentionTask(transactions, board, self._delivery, store, self.storing, self.clock, config)
+        self.uploads = Uploads()
+        self.retention = RetentionTask(transactions, board, self._delivery, store, self.uploads, self.clock, config)
         self._config = config
         self._channel = channel
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

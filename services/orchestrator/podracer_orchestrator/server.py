@@ -55,7 +55,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
         orchestrator.dispatcher, orchestrator.lease_operations, orchestrator.deadlines, orchestrator.clock
     )
     artifact_servicer = artifact_service.ArtifactServicer(
-        orchestrator.transactions, orchestrator.store, orchestrator.storing, orchestrator.clock, orchestrator.quotas
+        orchestrator.transactions, orchestrator.store, orchestrator.uploads, orchestrator.clock, orchestrator.quotas
     )
     try:
         rpc = await create_aio_server(

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from podracer_core.database import UtcTime
+from podracer_core.database import PlainText, UtcTime
 
 BigKey = BigInteger().with_variant(Integer, "sqlite")
 """SQLite assigns increasing keys only in a column of type INTEGER, which has 64 bits there, too."""
@@ -93,6 +93,7 @@ class Base(DeclarativeBase):
         datetime: UtcTime,
         dict[str, Any]: JSON,
         int: BigInteger,
+        str: PlainText,
     }
 
 
@@ -106,6 +107,8 @@ class JobRow(Base):
     project: Mapped[str]
     job_id: Mapped[str]
     request_id: Mapped[str | None]
+    request_digest: Mapped[str] = mapped_column(default="")
+    """SHA-256 of its CreateJobRequest; empty for a job of an earlier version."""
     spec: Mapped[bytes]
     description: Mapped[bytes | None]
     state: Mapped[str] = mapped_column(index=True)

@@ -16,7 +16,7 @@ def broken(driver: Any, agent: str, returns: list[float], numbers: int, code: in
     request: pb.SubmitCandidateRequest = driver.submission(agent, 0.0)
     found = request.candidate
     found.returns[:], found.seeds[:] = returns, range(len(returns))
-    found.mean = found.lower_bound = found.upper_bound = sum(returns) / len(returns) if returns else math.nan
+    found.mean = found.lower_bound = found.upper_bound = sum(returns) / len(returns) if returns else 0.0
     found.broken_number_episodes, found.broken_code_episodes = numbers, code
     found.first_break = "step 13: the reward was nan"
     return request

@@ -15,6 +15,7 @@ import pytest
 
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
+from podracer_core.errors import InvalidInput
 
 BOARD = "projects/p/leaderboards/j"
 CHALLENGE = agent_pb2.EVALUATION_PURPOSE_CHALLENGE
@@ -178,7 +179,8 @@ async def test_a_challenge_that_comes_before_the_submission_counts_too(driver: A
 async def test_nan_confirms_no_candidate(driver: Any) -> None:
     claims = await start(driver)
     await claims.submit(0, 5.0)
-    await claims.record(claims.challenge(0, float("nan")))
+    with pytest.raises(InvalidInput, match="must be finite"):
+        await claims.record(claims.challenge(0, float("nan")))
     assert await claims.ranking() == [(0, 5.0, False)]
 
 

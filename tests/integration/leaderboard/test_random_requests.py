@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import DeadlineExpired, PodracerError
-from support.random_messages import RandomMessages
+from support.random_messages import RandomMessages, bounded
 
 pytestmark = pytest.mark.thorough
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
@@ -32,6 +32,7 @@ async def test_any_request_is_answered_or_refused(server: Any, driver: Any) -> N
     for _ in range(COUNT):
         method = chance.choice(methods)
         request = RandomMessages(chance, texts).fill(GetMessageClass(method.input_type)())
+        request = bounded(request) if chance.random() < 0.8 else request
         if method.name == "DeleteLeaderboard" and chance.random() < 0.9:
             request.name = "projects/p/leaderboards/absent"
         try:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import evolution_pb2
-from podracer.orchestrator.v1 import job_pb2
+from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_core.errors import Unavailable
 from podracer_orchestrator.dispatch.dispatcher import Ask
 from podracer_orchestrator.pool.pods import PodReport
@@ -97,6 +97,8 @@ async def test_the_call_of_a_learner_that_was_restarted_takes_no_lease(site):
     gone, restarted = site.learner(), site.learner()
     old = asyncio.create_task(gone.ask(wait_s=20))
     await all_wait(site, 1)
+    while not (await site.client.jobs.ListPods(job_service_pb2.ListPodsRequest())).pods:  # until it has been heard
+        await asyncio.sleep(0.01)
     new = asyncio.create_task(restarted.ask(wait_s=20))
     await all_wait(site, 2)
     await create_for_many(site)

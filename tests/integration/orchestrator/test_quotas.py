@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_core.errors import Exhausted, InvalidInput
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput
+from podracer_orchestrator.api import artifact_service
+from podracer_orchestrator.artifacts import uploads as uploads_module
 from podracer_orchestrator.jobs.quotas import Quotas
 
 LONG = evolution_pb2.Objective(max_duration={"seconds": 1000})
@@ -42,7 +45,7 @@ async def create(site: Any, make_spec: Any, parent: str = "") -> job_pb2.Job:
 async def test_unfinished_jobs(site: Any, make_spec: Any) -> None:
     job = await create(site, make_spec)
     await create(site, make_spec)
-    with pytest.raises(Exhausted, match="has 2 unfinished jobs of 2 allowed") as refused:
+    with pytest.raises(Exhausted, match="has 2 unfinished jobs; 1 more exceed its limit of 2") as refused:
         await create(site, make_spec)
     assert refused.value.reason == "QUOTA_EXCEEDED"
     await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
@@ -63,25 +66,141 @@ async def test_pods_at_work_of_all_jobs_together(site: Any, make_spec: Any) -> N
     assert sum(share.wanted_count for share in capacity.shares) == 2
 
 
-async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
-    async def upload(content: bytes) -> None:
-        header = artifact_pb2.UploadHeader(
-            kind=artifact_pb2.ARTIFACT_KIND_REPORT,
-            sha256=hashlib.sha256(content).hexdigest(),
-            size_bytes=len(content),
-        )
-        parts = [artifact_pb2.UploadRequest(header=header), artifact_pb2.UploadRequest(data=content)]
-        await site.client.artifacts.Upload(iter(parts))
+def parts(content: bytes, **header: Any) -> list[artifact_pb2.UploadRequest]:
+    values = {
+        "kind": artifact_pb2.ARTIFACT_KIND_REPORT,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size_bytes": len(content),
+    }
+    head = artifact_pb2.UploadHeader(**{**values, **header})
+    return [artifact_pb2.UploadRequest(header=head), artifact_pb2.UploadRequest(data=content)]
 
-    await upload(b"a" * 60)
-    await upload(b"a" * 60)  # it is there already
+
+async def upload(site: Any, content: bytes, **header: Any) -> str:
+    return (await site.client.artifacts.Upload(iter(parts(content, **header)))).artifact.name
+
+
+def stored(site: Any) -> int:
+    return sum(info.size_bytes for info in site.store.list("projects/default/artifacts/"))
+
+
+async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
+    await upload(site, b"a" * 60)
+    await upload(site, b"a" * 60)  # it is there already
     with pytest.raises(Exhausted, match="60 bytes of uploads; 60 more"):
-        await upload(b"b" * 60)
+        await upload(site, b"b" * 60)
     write(site, {"projects/default": {"upload_bytes": 200}})
-    await upload(b"b" * 60)
+    await upload(site, b"b" * 60)
     (site.folder / "quotas.json").write_text("{")
     with pytest.raises(Exhausted, match="exceed its limit of 200"):
-        await upload(b"c" * 90)
+        await upload(site, b"c" * 90)
+
+
+async def test_a_request_id_stores_its_own_content_only(site: Any) -> None:
+    first = await upload(site, b"x", artifact_id="small", request_id="r")
+    assert await upload(site, b"x", artifact_id="small", request_id="r") == first
+    for number in range(5):
+        with pytest.raises(InvalidInput, match="request_id: was used for other content") as refused:
+            await upload(site, b"%d" % number * 50, artifact_id=f"e{number}", request_id="r")
+        assert refused.value.reason == "REQUEST_ID_REUSED"
+    with pytest.raises(InvalidInput, match="request_id: "):
+        await upload(site, b"x", artifact_id="other", request_id="r")
+    assert stored(site) == 1
+
+
+class OpenUpload:
+    """An upload whose last byte does not come, and how far the server has read it."""
+
+    def __init__(self, site: Any, content: bytes) -> None:
+        self.was_read, self._end = asyncio.Event(), asyncio.Event()
+        self.answer = asyncio.ensure_future(site.client.artifacts.Upload(self._parts(content)))
+
+    async def _parts(self, content: bytes) -> Any:
+        head, _ = parts(content)
+        yield head
+        self.was_read.set()
+        await self._end.wait()
+        yield artifact_pb2.UploadRequest(data=content)
+
+    async def finish(self) -> None:
+        self._end.set()
+        await self.answer
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60.0):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_uploads_in_progress_count(site: Any) -> None:
+    uploads = site.server.orchestrator.uploads
+    held = OpenUpload(site, b"a" * 60)
+    await until(lambda: uploads.in_progress("default") == (60, 1))
+    for _ in range(3):
+        with pytest.raises(Exhausted, match="0 bytes of uploads; 120 more exceed its limit of 100"):
+            await upload(site, b"b" * 60)
+    await upload(site, b"c" * 40)
+    await held.finish()
+    assert stored(site) == 100
+    assert uploads.in_progress("default") == (0, 0)
+
+
+async def test_uploads_wait_for_room_and_do_not_hold_up_others(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads_module, "PROJECT_BYTES", 50)
+    monkeypatch.setattr(uploads_module, "ALL_BYTES", 80)
+    uploads = site.server.orchestrator.uploads
+    held = OpenUpload(site, b"a" * 40)
+    await until(lambda: uploads.in_progress("default") == (40, 1))
+    waiting = asyncio.ensure_future(upload(site, b"b" * 30))
+    await until(lambda: uploads.in_progress("default") == (70, 2))
+    await upload(site, b"c" * 40, parent="projects/other")  # while those of `default` are in progress
+    assert not waiting.done()
+    await held.finish()
+    await waiting
+    monkeypatch.setattr(uploads_module, "WAIT_S", 0.01)
+    held = OpenUpload(site, b"d" * 20)
+    await until(lambda: uploads.in_progress("default") == (20, 1))
+    write(site, {"projects/default": {}})
+    with pytest.raises(Exhausted, match="other uploads leave no room for 45 bytes") as refused:
+        await upload(site, b"e" * 45)
+    assert refused.value.reason == "UPLOADS_BUSY"
+    await held.finish()
+
+
+async def test_an_idle_upload_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_service, "IDLE_S", 0.05)
+    monkeypatch.setattr(uploads_module, "IDLE_S", 0.05)
+    with pytest.raises(DeadlineExpired) as late:
+        await OpenUpload(site, b"a" * 60).answer
+    assert late.value.reason == "UPLOAD_SLOW"
+    assert site.server.orchestrator.uploads.in_progress("default") == (0, 0)
+
+
+async def test_what_a_project_keeps_is_counted(site: Any, make_spec: Any) -> None:
+    write(site, {"*": {"artifacts": 2, "stored_bytes": 50, "ended_jobs": 1, "forks": 0, "aliases": 0}})
+    await upload(site, b"")
+    await upload(site, b"a" * 30)
+    with pytest.raises(Exhausted, match="has 2 uploads; 1 more exceed its limit of 2"):
+        await upload(site, b"b")
+    with pytest.raises(Exhausted, match="30 bytes of uploads and checkpoints; 30 more"):
+        await upload(site, b"c" * 30)
+    job = await create(site, make_spec)
+    learner = site.learner()
+    await learner.ask()
+    await learner.commit(10)
+    member = learner.lease.train.cohort.members[0].name
+    with pytest.raises(Exhausted, match="bytes of uploads and checkpoints"):
+        await create(site, make_spec)
+    write(site, {"*": {"ended_jobs": 1, "forks": 0, "aliases": 0}})
+    with pytest.raises(Exhausted, match="has 0 forked agents"):
+        await site.client.jobs.ForkAgent(job_service_pb2.ForkAgentRequest(name=member))
+    with pytest.raises(Exhausted, match="has 0 aliases"):
+        checkpoint = f"{member}/checkpoints/10-{learner.lease.fence}"
+        await site.client.jobs.PromotePolicy(job_service_pb2.PromotePolicyRequest(job=job.name, policy=checkpoint))
+    await site.client.jobs.CancelJob(job_service_pb2.CancelJobRequest(name=job.name))
+    with pytest.raises(Exhausted, match="has 1 ended jobs; 1 more exceed its limit of 1: delete some of them"):
+        await create(site, make_spec)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +209,8 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
         ("[]", "expected an object with an entry for each name"),
         ("{", "is not valid JSON"),
         ('{"default": {}}', "'default' is not a project: expected projects/"),
-        ('{"*": 3}', "expected an object with jobs, pods, upload_bytes"),
-        ('{"*": {"job": 3}}', "'job' is unknown, expected jobs, pods, upload_bytes"),
+        ('{"*": 3}', "expected an object with jobs, pods, upload_bytes, "),
+        ('{"*": {"job": 3}}', "'job' is unknown, expected jobs, pods, upload_bytes, "),
         ('{"*": {"jobs": -1}}', "jobs is -1, expected a whole number of 0 or more"),
         ('{"*": {"jobs": true}}', "jobs is True, expected a whole number"),
     ],

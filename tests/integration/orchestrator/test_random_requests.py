@@ -19,7 +19,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2, pod_service_pb2
 from podracer_core.errors import DeadlineExpired, PodracerError
 from podracer_core.rpc.auth import bearer
-from support.random_messages import RandomMessages
+from support.random_messages import RandomMessages, bounded
 
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300"))
 LONG = evolution_pb2.Objective(max_env_steps=1_000_000_000)
@@ -77,6 +77,7 @@ async def test_any_request_is_answered_or_refused(site: Any) -> None:
                 ]
         stub, method = chance.choice(methods)
         request = RandomMessages(chance, texts).fill(GetMessageClass(method.input_type)())
+        request = bounded(request) if chance.random() < 0.8 else request
         asked = {"LeaseWork": request, "CompleteWork": getattr(request, "next", None)}.get(method.name)
         if asked is not None and (method.name == "LeaseWork" or request.HasField("next")):
             asked.wait.CopyFrom(duration_pb2.Duration())

@@ -101,12 +101,15 @@ class Client(Servers):
         *,
         matching: str = "",
         parent: str = DEFAULT_PROJECT,
+        full: bool = False,
     ) -> list[Job]:
         """The jobs of a project, newest first; if given, only those in `states` and those that match a filter.
 
         `matching` is the filter of ListJobs: `state=RUNNING AND labels.team=vision`. Raises InvalidInput for a bad one.
+        Without `full` they lack what may be large (JobView); `refresh` reads one job in full.
         """
-        request = job_service_pb2.ListJobsRequest(parent=parent, states=states, filter=matching)
+        view = job_service_pb2.JOB_VIEW_FULL if full else job_service_pb2.JOB_VIEW_BASIC
+        request = job_service_pb2.ListJobsRequest(parent=parent, states=states, filter=matching, view=view)
         return [Job(self, job) for page in pages(self.job_service.ListJobs, request) for job in page.jobs]
 
     def capacity(self, *, parent: str = DEFAULT_PROJECT) -> job_service_pb2.GetCapacityResponse:

@@ -33,7 +33,8 @@ def find_job(servers: Servers, text: str) -> job_pb2.Job:
 
 
 def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:
-    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching)
+    view = job_service_pb2.JOB_VIEW_FULL if matching else job_service_pb2.JOB_VIEW_BASIC
+    request = job_service_pb2.ListJobsRequest(parent=project, filter=matching, view=view)
     return [job for page in pages(servers.job_service.ListJobs, request) for job in page.jobs]
 
 

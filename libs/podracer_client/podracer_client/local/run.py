@@ -156,7 +156,7 @@ def _resume_or_create(client: Client, spec: JobSpec, tell: Callable[[str], None]
     stored = look_up_founders(client, client.upload_files(spec))
     wanted = JobSpec.from_message(stored.to_message())  # what a server makes of it, defaults written out
     mine: Job | None = None
-    for job in client.jobs(UNFINISHED):
+    for job in client.jobs(UNFINISHED, full=True):
         if mine is None and JobSpec.from_message(job.message.spec) == wanted:
             mine = job
         elif job.message.state != job_pb2.JOB_STATE_SUSPENDED:

@@ -111,7 +111,7 @@ def _resume_or_create(client: Client, specs: Sequence[JobSpec], tell: Callable[[
     """The jobs of an interrupted run of the same specs, ended ones included, or new ones; others are suspended."""
     stored = check_jobs(client, specs)
     wanted = [JobSpec.from_message(spec.to_message()) for spec in stored]  # what a server makes of them
-    known = client.jobs()
+    known = client.jobs(full=True)
     unfinished = [job for job in known if job.message.state in UNFINISHED]
     found = _matching(unfinished, wanted)
     for job in unfinished:

@@ -25,13 +25,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self, TypeVar
 
-from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, event, inspect, text
+from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, String, event, inspect, text
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
 from podracer_core.database.location import make_engine, parse_url, prepare_file, translated_errors
 from podracer_core.database.tenure import FileLock, Tenure
-from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import InvalidInput, PodracerError, Unavailable, plain
 from podracer_core.telemetry.metrics import DATABASE
 
 __all__ = ["Database", "UtcTime", "open_database"]
@@ -246,6 +246,16 @@ def _run(connection: Connection, folder: Path, current: str | None) -> None:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+class PlainText(TypeDecorator[str]):
+    """A text as PostgreSQL takes it, in SQLite too (`plain`)."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return value if value is None or (value.isascii() and "\0" not in value) else plain(value)
 
 
 class UtcTime(TypeDecorator[datetime]):

@@ -9,7 +9,7 @@ from typing import Any
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import MOST_LETTERS, InvalidInput, plain
 from podracer_core.statistics import student_t_half_width
 
 _COUNTS: Mapping[str, tuple[str, type]] = {
@@ -128,8 +128,13 @@ class EvaluationResult:
 
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
-    """The numbers of an Evaluation; the caller adds agent, purpose and time."""
-    return agent_pb2.Evaluation(**_numbers(result))
+    """The numbers of an Evaluation; the caller adds agent, purpose and time. Raises InvalidInput for numbers that are
+    not finite."""
+    numbers = _numbers(result)
+    single = [numbers[name] for name in ("mean", "standard_deviation", "lower_bound", "upper_bound")]
+    if not all(map(math.isfinite, (*result.returns, *single))):
+        raise InvalidInput("an evaluation's returns and statistics must be finite numbers", reason="BAD_EVALUATION")
+    return agent_pb2.Evaluation(**numbers | {"first_break": plain(result.first_break)[:MOST_LETTERS]})
 
 
 def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:

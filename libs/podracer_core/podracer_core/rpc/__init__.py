@@ -4,6 +4,7 @@ limits       every default time-out and size, in one place
 address      where a server listens and a client calls; what counts as local
 tokens       the secrets: one token file a role, lease tokens, a client's own token
 auth         which role may call which method, and the current caller
+bounds       what each field of a request may be, by the protos
 status       PodracerError <-> google.rpc.Status
 guard        the server interceptors: authorization and the mapping of errors (sync and aio)
 binding      checks before a server of either kind listens

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from podracer_core.errors import PermissionRefused, Unauthenticated
 from podracer_core.rpc import signed_tokens
+from podracer_core.rpc.bounds import check_bounds, prepare
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
@@ -109,6 +110,7 @@ class Authorizer:
         self._signed_tokens = signed_tokens.SignedTokens(tokens.directory)
         self._lease_tokens = lease_tokens
         self._audience = frozenset(part for service in self.service_names for part in service.split(".")[1:2])
+        prepare(self.service_names)
 
     @property
     def service_names(self) -> tuple[str, ...]:
@@ -149,6 +151,12 @@ def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
         if key == AUTHORIZATION and isinstance(value, str) and value.startswith(BEARER):
             return value[len(BEARER) :]
     raise Unauthenticated("no token: expected the metadata `authorization: Bearer TOKEN`", reason="NO_TOKEN")
+
+
+def check_request(identity: Identity, request: Any) -> None:
+    """Raises InvalidInput for a request out of its bounds, PermissionRefused for one about another project."""
+    check_bounds(request)
+    check_projects(identity, request)
 
 
 # One project does not see another: what a request names has to be of the projects that its token is for.

@@ -22,7 +22,7 @@ import grpc
 from podracer_core.errors import Exhausted, PodracerError
 from podracer_core.rpc import limits
 from podracer_core.rpc.audit import audit_refusal, audited, note
-from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_projects, set_caller
+from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_request, set_caller
 from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.status import to_grpc_status
 
@@ -139,24 +139,24 @@ def _refusing(method: str, refusal: Exception) -> Handler:
 
 
 def _checked(identity: Identity, request: Any) -> Any:
-    """The request or stream of requests, each checked on arrival. Raises PermissionRefused for other projects."""
+    """The request or stream of requests, each checked on arrival (check_request)."""
     if isinstance(request, AsyncIterable):
         return _each_checked_later(identity, request)
     if isinstance(request, Iterator):
         return _each_checked(identity, request)
-    check_projects(identity, request)
+    check_request(identity, request)
     return request
 
 
 def _each_checked(identity: Identity, requests: Iterator[Any]) -> Iterator[Any]:
     for request in requests:
-        check_projects(identity, request)
+        check_request(identity, request)
         yield request
 
 
 async def _each_checked_later(identity: Identity, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
     async for request in requests:
-        check_projects(identity, note(request))
+        check_request(identity, note(request))
         yield request
 
 

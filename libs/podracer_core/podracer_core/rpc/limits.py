@@ -3,6 +3,9 @@
 MESSAGE_BYTES = 64 * 1024 * 1024
 """The largest message that either side sends or accepts."""
 
+SPEC_BYTES = 256 * 1024
+"""The largest specification of a job, and the largest description of an environment."""
+
 UNARY_TIMEOUT_S = 10.0
 """The default deadline of unary calls. Long polls set their own; streams have none."""
 

@@ -15,8 +15,9 @@ from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
-from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
+from podracer_core.errors import MOST_LETTERS, FieldViolation, InvalidInput, PodracerError, plain
 from podracer_core.jobs.pod import MAX_MEMBERS
+from podracer_core.rpc import limits
 
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
@@ -90,4 +91,10 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         shares_state=shares_state, deterministic_evaluation=found.deterministic_evaluation,
         observation_origin=found.observation_origin,
     )  # fmt: skip
-    return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
+    if description.ByteSize() > limits.SPEC_BYTES:
+        raise InvalidInput(
+            f"the spaces of the environment take {description.ByteSize()} bytes to describe, at most "
+            f"{limits.SPEC_BYTES} are possible: give all elements of a large box the same bounds"
+        )
+    warnings = [plain(warning)[:MOST_LETTERS] for warning in found.warnings]
+    return evaluator_service_pb2.InspectResponse(description=description, warnings=warnings)

@@ -15,6 +15,7 @@ from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
+from podracer_core.errors import MOST_LETTERS, plain
 from podracer_core.training.member_states import EnvironmentState, member_environment_states
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,10 @@ def first_breaks(collector: Collector) -> list[agent_pb2.WorldBreak]:
     kinds = {each.numbers: each for each in reversed(collector.environment.take_breaks())}
     return [
         agent_pb2.WorldBreak(
-            member=each.row // collector.num_envs, numbers=each.numbers, text=each.text, traceback=each.traceback
+            member=each.row // collector.num_envs,
+            numbers=each.numbers,
+            text=plain(each.text)[:MOST_LETTERS],
+            traceback=plain(each.traceback)[-MOST_LETTERS:],
         )
         for each in kinds.values()
     ]

@@ -12,6 +12,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.errors import DeadlineExpired, Fenced, PodracerError, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.bounds import page
 from podracer_core.storage.object_store import ObjectStore
 from podracer_learner.lease.control import LeaseControl, OrderCall
 from podracer_learner.lease.guard import LeaseGuard
@@ -22,6 +23,7 @@ _TIMEOUT_S = 5.0
 _SOONEST_S = 1.0
 _RETRY_S = (0.1, 1.0)
 _AWAY_S = (0.5, 10.0)
+_AT_ONCE = 1000  # evaluations
 
 DRAINING = cohort_pb2.Problem(reason="DRAINING", message="the pod was told to stop, or to do other work")
 
@@ -142,7 +144,8 @@ class Renewal:
         with self._lock:
             request = pod_service_pb2.RenewLeaseRequest()
             request.CopyFrom(self._progress)
-            sent = [*self._candidates.values(), *self._looks.values()]
+            unsent = [*self._candidates.values(), *self._looks.values()]
+            sent, _ = page(unsent, _AT_ONCE, lambda each: each, lambda each: each.evaluation_id)
         request.evaluations.extend(sent)
         sent_at = self._guard.now()
         try:
@@ -160,6 +163,8 @@ class Renewal:
             for waiting in (self._candidates, self._looks):
                 for key in [key for key, evaluation in waiting.items() if evaluation.evaluation_id in delivered]:
                     del waiting[key]
+            if self._candidates or self._looks:
+                self._wake.set()
 
 
 class Interrupted(PodracerError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.errors import DataCorrupted, PodracerError, UserCodeFailed
+from podracer_core.errors import MOST_LETTERS, DataCorrupted, PodracerError, UserCodeFailed, plain
 from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.telemetry import metrics
@@ -43,7 +43,12 @@ def problem_message(error: PodracerError, detail: str = "") -> cohort_pb2.Proble
     if isinstance(error, UserCodeFailed):
         detail = error.user_traceback
     subject = error.metadata.get("file", "") if isinstance(error, DataCorrupted) else ""
-    return cohort_pb2.Problem(reason=error.reason, message=error.message, detail=detail, subject=subject)
+    return cohort_pb2.Problem(
+        reason=error.reason,
+        message=error.message[:MOST_LETTERS],
+        detail=plain(detail)[-MOST_LETTERS:],
+        subject=subject,
+    )
 
 
 def evaluation_message(

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ from podracer_core.attachments.limits import MAX_DATA_BYTES, MAX_PACKED_BYTES
 from podracer_core.errors import (
     AlreadyExists,
     DataCorrupted,
+    DeadlineExpired,
     Exhausted,
     Fenced,
     FieldViolation,
@@ -36,9 +37,10 @@ from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
 from podracer_orchestrator.api.messages import enum_name
 from podracer_orchestrator.artifacts import artifacts, versions
 from podracer_orchestrator.artifacts.artifacts import Found
+from podracer_orchestrator.artifacts.uploads import IDLE_S, SLOWEST_BYTES_PER_S, Uploads, in_time
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.jobs import job_files
-from podracer_orchestrator.jobs.quotas import Quotas, require_upload
+from podracer_orchestrator.jobs.quotas import Quotas, require
 from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
@@ -55,49 +57,63 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     """Answers clients."""
 
     def __init__(
-        self, transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, clock: Clock, quotas: Quotas
+        self, transactions: Transactions, store: ObjectStore, uploads: Uploads, clock: Clock, quotas: Quotas
     ) -> None:
-        """`storing` is held from storing an object until recording it, and while deleting one."""
         self._transactions = transactions
         self._quotas = quotas
         self._store = store
-        self._storing = storing
+        self._uploads = uploads
         self._clock = clock
 
     async def Upload(
         self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest], context: Context
     ) -> artifact_pb2.UploadResponse:
+        requests = aiter(request_iterator)
         try:
-            return await self._upload(request_iterator)
+            return await self._upload(in_time(requests))
+        except TimeoutError:
+            slow = f"nothing came for {IDLE_S:g} s, or less than {SLOWEST_BYTES_PER_S} bytes a second in all"
+            raise DeadlineExpired(slow, reason="UPLOAD_SLOW") from None
         except PodracerError:
-            await _read_on(request_iterator)
+            await _read_on(requests)
             raise
 
-    async def _upload(self, request_iterator: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
-        first = await anext(aiter(request_iterator), artifact_pb2.UploadRequest())
+    async def _upload(self, requests: AsyncIterator[artifact_pb2.UploadRequest]) -> artifact_pb2.UploadResponse:
+        first = await anext(requests, artifact_pb2.UploadRequest())
         header = first.header if first.WhichOneof("part") == "header" else artifact_pb2.UploadHeader()
         row = self._row(header)
         quota = self._quotas.of(row.project)
 
-        def require(session: Session) -> None:
+        def require_all(session: Session, other_bytes: int = 0, others: int = 0) -> None:
             if not artifacts.is_there(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256):
-                require_upload(session, row.project, row.size_bytes, quota)
+                require(session, row.project, quota, "upload_bytes", row.size_bytes + other_bytes)
+                require(session, row.project, quota, "stored_bytes", row.size_bytes + other_bytes)
+                require(session, row.project, quota, "artifacts", 1 + others)
 
         def keep(session: Session) -> Found:
-            require(session)  # others may have come first
+            require_all(session)  # others may have come first
             return artifacts.store_upload(session, row, replace=header.replace, replaced_sha256=header.replaced_sha256)
 
-        await self._transactions.read(require)
+        async def reserve(other_bytes: int, others: int) -> None:
+            await self._transactions.read(lambda session: require_all(session, other_bytes, others))
+
+        async with self._uploads.room(row.project, row.size_bytes, reserve):
+            found = await self._store_upload(requests, row, keep)
+        return artifact_pb2.UploadResponse(artifact=await self._message(found))
+
+    async def _store_upload(
+        self, requests: AsyncIterator[artifact_pb2.UploadRequest], row: ArtifactRow, keep: Callable[[Session], Found]
+    ) -> Found:
         with tempfile.NamedTemporaryFile() as draft:
-            await _receive(request_iterator, draft, row)
-            async with self._storing:
+            async with asyncio.timeout(IDLE_S + row.size_bytes / SLOWEST_BYTES_PER_S):
+                await _receive(requests, draft, row)
+            async with self._uploads.storing(row.key):
                 await asyncio.to_thread(self._store.put, row.key, Path(draft.name))
                 try:
-                    found = await self._transactions.write(keep)
-                except (Exhausted, AlreadyExists, Fenced):
+                    return await self._transactions.write(keep)
+                except (Exhausted, AlreadyExists, Fenced, InvalidInput):
                     await versions.delete_unless_recorded(self._transactions, self._store, row.key)
                     raise
-        return artifact_pb2.UploadResponse(artifact=await self._message(found))
 
     async def Download(
         self, request: artifact_pb2.DownloadRequest, context: Context
@@ -126,21 +142,22 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     ) -> artifact_pb2.ListArtifactsResponse:
         parent = names.parse_any(("job", "project"), request.parent or f"projects/{names.DEFAULT_PROJECT}", "parent")
         kind = "" if not request.kind else _kind_name(request.kind)
-        size = request.page_size or 100
-        first = int(request.page_token) if request.page_token.isdecimal() else 0
-        found = await self._transactions.read(lambda session: artifacts.listed(session, parent, kind))
-        page = found[first : first + size]
+        token, size = request.page_token, request.page_size or 100
+        if token and not (token.isascii() and token.isdecimal() and len(token) < 18):
+            raise names.wrong_field("page_token", "was not given by a former response")
+        first = int(token or 0)
+        found = await self._transactions.read(lambda session: artifacts.listed(session, parent, kind, first, size + 1))
         # A listing is short: files are told by GetArtifact, which reads the manifest.
-        token = str(first + size) if len(found) > first + size else ""
+        token = str(first + size) if len(found) > size else ""
         return artifact_pb2.ListArtifactsResponse(
-            artifacts=[_message(each, ()) for each in page], next_page_token=token
+            artifacts=[_message(each, ()) for each in found[:size]], next_page_token=token
         )
 
     async def DeleteArtifact(
         self, request: artifact_pb2.DeleteArtifactRequest, context: Context
     ) -> artifact_pb2.DeleteArtifactResponse:
         found = await self._transactions.write(lambda session: artifacts.remove_upload(session, request.name))
-        async with self._storing:
+        async with self._uploads.storing(found.uri):
             await versions.delete_unless_recorded(self._transactions, self._store, found.uri)
         return artifact_pb2.DeleteArtifactResponse()
 

@@ -19,15 +19,24 @@ from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
+from podracer_core.rpc.bounds import page
 from podracer_core.telemetry.spans import current
 from podracer_orchestrator import events
 from podracer_orchestrator.api import job_changes
 from podracer_orchestrator.api.job_changes import find_policy
-from podracer_orchestrator.api.messages import enum_name, event_message, job_message, pod_messages, promotion_message
+from podracer_orchestrator.api.messages import (
+    enum_name,
+    event_message,
+    job_message,
+    pod_messages,
+    promotion_message,
+    viewed,
+)
 from podracer_orchestrator.api.watching import Watcher
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import job_files, jobs, listing, submission
 from podracer_orchestrator.jobs.listing import parse_filter
+from podracer_orchestrator.jobs.quotas import require
 from podracer_orchestrator.orchestrator import Orchestrator
 from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
@@ -84,8 +93,12 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         wanted = parse_filter(request.filter)
 
         def operation(session: Session) -> service_pb2.ListJobsResponse:
-            found, token = listing.page(session, project, states, wanted, request.page_token, size)
-            listed = [self._message(session, job) for job in found]
+            found = listing.after(session, project, states, wanted, request.page_token, size + 1)
+
+            def message(job: JobRow) -> job_pb2.Job:
+                return viewed(self._message(session, job), request.view)
+
+            listed, token = page(found, size, message, lambda job: job.uid)
             return service_pb2.ListJobsResponse(jobs=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
@@ -129,6 +142,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[service_pb2.WatchJobsResponse]:
         project = names.parse_parent(request.parent)
         async for news in self._watcher.watch_project(project, request.after_positions):
+            if news.HasField("job"):
+                news.job.CopyFrom(viewed(news.job, request.view))
             yield news
 
     async def ListPods(self, request: service_pb2.ListPodsRequest, context: Context) -> service_pb2.ListPodsResponse:
@@ -141,9 +156,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 found = [pod for pod in of_job if pod.name > request.page_token][: size + 1]
             else:
                 found = list(pods.of_project(session, project, request.page_token, size + 1))
-            token = found[size - 1].name if len(found) > size else ""
             uses, deadlines = pod_uses(self._orchestrator.pool_shares), self._orchestrator.deadlines
-            listed = pod_messages(session, found[:size], deadlines, uses, visible)
+            messages = pod_messages(session, found, deadlines, uses, visible)
+            listed, token = page(messages, size, lambda pod: pod, lambda pod: pod.name)
             return service_pb2.ListPodsResponse(pods=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
@@ -156,8 +171,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         def operation(session: Session) -> service_pb2.ListEventsResponse:
             job = _named(session, request.job, "job")
             found = events.after(session, job.uid, request.after_position, size + 1)
-            listed = [event_message(event) for event in found[:size]]
-            return service_pb2.ListEventsResponse(events=listed, more=len(found) > size)
+            listed, more = page(found, size, event_message, lambda event: str(event.position))
+            return service_pb2.ListEventsResponse(events=listed, more=bool(more))
 
         return await self._transactions.read(operation)
 
@@ -186,6 +201,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         def operation(session: Session) -> service_pb2.Promotion:
             job = jobs.get(session, name.project, name.id)
+            if not promotions.stack(session, job.uid, request.alias or promotions.default_alias(job)):
+                require(session, name.project, self._orchestrator.quotas.of(name.project), "aliases")
             row = promotions.promote(
                 session,
                 job,
@@ -225,15 +242,17 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
         def operation(session: Session) -> service_pb2.ListPromotionsResponse:
             job = _named(session, request.job, "job")
-            found, token = promotions.page(session, job, request.alias, request.page_token, size)
-            return service_pb2.ListPromotionsResponse(
-                promotions=[promotion_message(row) for row in found], next_page_token=token
-            )
+            found = promotions.before(session, job, request.alias, request.page_token, size + 1)
+            listed, token = page(found, size, promotion_message, lambda row: str(row.position))
+            return service_pb2.ListPromotionsResponse(promotions=listed, next_page_token=token)
 
         return await self._transactions.read(operation)
 
     async def ForkAgent(self, request: service_pb2.ForkAgentRequest, context: Context) -> service_pb2.ForkAgentResponse:
         submission.check_length(request.request_id, "request_id", submission.MAX_REQUEST_ID)
+        project = names.parse("agent", request.name).project
+        quota = self._orchestrator.quotas.of(project)
+        await self._transactions.read(lambda session: require(session, project, quota, "forks"))
         fork = leaderboard_pb2.ForkAgentRequest(
             name=request.name,
             hyperparameters=request.hyperparameters,

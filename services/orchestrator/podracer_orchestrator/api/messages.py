@@ -35,6 +35,8 @@ from podracer_orchestrator.stored_messages import (
 from podracer_orchestrator.tables import ContinuationRow, EventRow, JobRow, PodRow, PromotionRow, WorkKind
 from podracer_orchestrator.works.checkpoints import unjudged_policy
 
+BASIC_ARGUMENTS_BYTES = 1024
+
 
 def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: datetime) -> job_pb2.Job:
     """A job as clients see it."""
@@ -61,6 +63,23 @@ def job_message(session: Session, job: JobRow, deadlines: LeaseDeadlines, now: d
         start_time=timestamp(job.start_time),
         end_time=timestamp(job.end_time),
     )
+
+
+def viewed(job: job_pb2.Job, view: service_pb2.JobView.ValueType) -> job_pb2.Job:
+    """The job as a listing has it."""
+    if view == service_pb2.JOB_VIEW_FULL:
+        return job
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    spec = found.spec
+    found.ClearField("environment_description")
+    for field in ("search", "founders", "data", "data_sets", "retrain", "continuous"):
+        spec.ClearField(field)
+    spec.environment.ClearField("code")
+    spec.environment.ClearField("data")
+    if spec.environment.kwargs.ByteSize() > BASIC_ARGUMENTS_BYTES:
+        spec.environment.ClearField("kwargs")
+    return found
 
 
 def pod_messages(

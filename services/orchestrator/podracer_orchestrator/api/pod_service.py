@@ -138,11 +138,12 @@ def _holder(
     | pod_pb2.GetStoreAccessRequest,
 ) -> Holder:
     """The lease that a call names; its token must be that lease's."""
-    lease_id, caller = names.parse("lease", request.lease, "lease").id, current_caller()
+    name, caller = names.parse("lease", request.lease, "lease"), current_caller()
+    lease_id = name.id
     if (caller.lease_id, caller.fence) != (lease_id, request.fence):
         raise PermissionRefused(
             f"this token is for lease {caller.lease_id} with fence {caller.fence}, not for {lease_id} with fence "
             f"{request.fence}",
             reason="WRONG_LEASE",
         )
-    return Holder(lease_id, request.fence)
+    return Holder(lease_id, request.fence, name.project)

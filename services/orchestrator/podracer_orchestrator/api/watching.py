@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from podracer.orchestrator.v1 import job_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import NotFound
+from podracer_core.rpc.bounds import page
 from podracer_orchestrator import events
 from podracer_orchestrator.api.messages import event_message, job_message, pod_messages
 from podracer_orchestrator.clock import Clock
@@ -241,4 +242,5 @@ class Watcher:
 def _events(session: Session, snapshot: _Snapshot, after: int) -> list[job_pb2.Event]:
     """The events up to the snapshot."""
     found = events.after(session, snapshot.job.uid, after, EVENTS_AT_ONCE)
-    return [event_message(event) for event in found if event.position <= snapshot.job.event_position]
+    shown = (event for event in found if event.position <= snapshot.job.event_position)
+    return page(shown, EVENTS_AT_ONCE, event_message, lambda event: str(event.position))[0]

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from podracer_core.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed
+from podracer_core.errors import AlreadyExists, Fenced, InvalidInput, NotFound, PreconditionFailed
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.resource_names import Name
 from podracer_core.storage.layout import of_project
@@ -76,13 +76,12 @@ def files_of(found: Found, manifest: Manifest | None, manifest_bytes: int = 0) -
 def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> Found:
     """Record an upload whose bytes are in the store. Repeating the request or the content changes nothing.
 
-    Raises AlreadyExists if the name has other content and the upload is not to `replace` it, or is of another kind;
-    Fenced if it is to replace `replaced_sha256` and the name has another content.
+    Raises InvalidInput if the request had other content; AlreadyExists if the name has other content and the upload is
+    not to `replace` it, or is of another kind; Fenced if it is to replace `replaced_sha256` and the name has another
+    content.
     """
-    if row.request_id:
-        query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
-        if (former := session.scalar(query)) is not None:
-            return uploaded(former)
+    if (former := _of_request(session, row)) is not None:
+        return uploaded(former)
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
     if present is not None and (present.sha256, present.kind) == (row.sha256, row.kind):
         return uploaded(present)
@@ -97,6 +96,8 @@ def store_upload(session: Session, row: ArtifactRow, *, replace: bool = False, r
 
 def is_there(session: Session, row: ArtifactRow, *, replace: bool = False, replaced_sha256: str = "") -> bool:
     """Whether the name has this content. Raises as `store_upload`, before anything is stored."""
+    if _of_request(session, row) is not None:
+        return True
     present = session.get(ArtifactRow, (row.project, row.artifact_id))
     if present is not None and present.sha256 == row.sha256:
         return True
@@ -104,6 +105,17 @@ def is_there(session: Session, row: ArtifactRow, *, replace: bool = False, repla
     if present is not None:
         _require_replaceable(present, row, replace)
     return False
+
+
+def _of_request(session: Session, row: ArtifactRow) -> ArtifactRow | None:
+    """What the same request has stored before. Raises InvalidInput if it had other content."""
+    if row.request_id is None:
+        return None
+    query = select(ArtifactRow).where(ArtifactRow.project == row.project, ArtifactRow.request_id == row.request_id)
+    former = session.scalar(query)
+    if former is not None and (former.key, former.sha256, former.kind) != (row.key, row.sha256, row.kind):
+        raise InvalidInput.of("header.request_id", "was used for other content", reason="REQUEST_ID_REUSED")
+    return former
 
 
 def _require_former(present: ArtifactRow | None, row: ArtifactRow, expected: str) -> None:
@@ -139,14 +151,16 @@ def remove_upload(session: Session, text: str) -> Found:
     return uploaded(row)
 
 
-def listed(session: Session, parent: Name, kind: str) -> Sequence[Found]:
-    """The artifacts of a project (uploads) or a job (checkpoints), newest first."""
+def listed(session: Session, parent: Name, kind: str, first: int, limit: int) -> Sequence[Found]:
+    """The artifacts of a project (uploads) or a job (checkpoints), newest first, from `first` on."""
     if parent.kind == "job":
         job = jobs.get(session, parent.project, parent.id)
-        query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid)
+        if kind not in ("", CHECKPOINT):
+            return []
+        query = select(CheckpointRow).where(CheckpointRow.job_uid == job.uid).offset(first).limit(limit)
         rows = session.scalars(query.order_by(CheckpointRow.create_time.desc(), CheckpointRow.prefix)).all()
-        return [checkpoint(job, row) for row in rows if kind in ("", CHECKPOINT)]
-    uploads = select(ArtifactRow).where(ArtifactRow.project == parent.project)
+        return [checkpoint(job, row) for row in rows]
+    uploads = select(ArtifactRow).where(ArtifactRow.project == parent.project).offset(first).limit(limit)
     if kind:
         uploads = uploads.where(ArtifactRow.kind == kind)
     ordered = uploads.order_by(ArtifactRow.create_time.desc(), ArtifactRow.artifact_id)

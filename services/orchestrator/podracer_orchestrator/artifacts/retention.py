@@ -27,13 +27,14 @@ from podracer_core.storage.manifest import FILE_NAME, read_manifest
 from podracer_core.storage.object_store import ObjectStore
 from podracer_orchestrator import events, outbox
 from podracer_orchestrator.artifacts import versions
-from podracer_orchestrator.board.agent_acts import FORKED
+from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.board.client import LeaderboardClient
 from podracer_orchestrator.board.delivery import Delivery
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import founders, jobs
+from podracer_orchestrator.jobs.quotas import FORKED
 from podracer_orchestrator.leases import leases
 from podracer_orchestrator.outcomes import objective
 from podracer_orchestrator.stored_messages import best_of, ensemble_of, order_of, proposal_of, retrained_of
@@ -86,7 +87,7 @@ class RetentionTask:
         board: LeaderboardClient,
         delivery: Delivery,
         store: ObjectStore,
-        storing: asyncio.Lock,
+        uploads: Uploads,
         clock: Clock,
         config: OrchestratorConfig,
     ) -> None:
@@ -94,7 +95,7 @@ class RetentionTask:
         self._board = board
         self._delivery = delivery
         self._store = store
-        self._storing = storing
+        self._uploads = uploads
         self._clock = clock
         self._config = config
         self._age = timedelta(seconds=config.collect_after)
@@ -128,7 +129,7 @@ class RetentionTask:
                     logger.exception("unexpected error while collecting checkpoints of job %s", uid)
             if not dry_run:
                 latest = self._clock.now() - self._age
-                await versions.collect_uploads(self._transactions, self._store, self._storing, latest, project)
+                await versions.collect_uploads(self._transactions, self._store, self._uploads, latest, project)
         return found
 
     async def _collect(self, uid: str, dry_run: bool) -> Collected:

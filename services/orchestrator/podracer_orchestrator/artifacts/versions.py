@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from podracer_core.errors import NotFound
 from podracer_core.storage.layout import UPLOADS_FOLDER
 from podracer_core.storage.object_store import ObjectStore
+from podracer_orchestrator.artifacts.uploads import Uploads
 from podracer_orchestrator.jobs import job_files
 from podracer_orchestrator.stored_messages import spec_of
 from podracer_orchestrator.tables import ArtifactRow, JobFileRow, JobRow
@@ -85,18 +86,16 @@ def forget_unneeded(session: Session, before: datetime) -> int:
 
 
 async def collect_uploads(
-    transactions: Transactions, store: ObjectStore, storing: asyncio.Lock, before: datetime, project: str | None
+    transactions: Transactions, store: ObjectStore, uploads: Uploads, before: datetime, project: str | None
 ) -> None:
     """Run `forget_unneeded`, and delete objects without an artifact that were written before then: those of deleted
     versions, and of uploads that were cut off between the store and the database.
-
-    An upload holds `storing` from storing its object until recording it.
     """
     await transactions.write(lambda session: forget_unneeded(session, before))
     for each in [project] if project is not None else await transactions.read(_projects):
         old = await asyncio.to_thread(_old_objects, store, f"projects/{each}/{UPLOADS_FOLDER}", before)
         for key in old:
-            async with storing:
+            async with uploads.storing(key):
                 await delete_unless_recorded(transactions, store, key, before)
 
 

@@ -23,11 +23,11 @@ from podracer_orchestrator.board.requests import CohortProposer
 from podracer_orchestrator.clock import Clock
 from podracer_orchestrator.continuous import promotions
 from podracer_orchestrator.jobs import jobs
+from podracer_orchestrator.jobs.quotas import FORKED
 from podracer_orchestrator.jobs.state import FINAL_STATES, JobState
 from podracer_orchestrator.tables import JobRow
 from podracer_orchestrator.transactions import WORK, Transactions, touch
 
-FORKED = "AGENT_FORKED"
 _ALIVE = (leaderboard_pb2.AGENT_STATE_TRAINING, leaderboard_pb2.AGENT_STATE_WAITING)
 
 

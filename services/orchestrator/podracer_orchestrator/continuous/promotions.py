@@ -161,18 +161,17 @@ def keep(
     return row
 
 
-def page(session: Session, job: JobRow, alias: str, before: str, size: int) -> tuple[Sequence[PromotionRow], str]:
-    """Decisions, newest first, and the token of the next page (empty on the last one)."""
+def before(session: Session, job: JobRow, alias: str, token: str, limit: int) -> Sequence[PromotionRow]:
+    """Decisions before a page's token, newest first."""
     query = select(PromotionRow).where(PromotionRow.job_uid == job.uid)
     if alias:
         query = query.where(PromotionRow.alias == alias)
-    if before:
-        if not (before.isdecimal() and len(before) <= 18):
+    if token:
+        if not (token.isascii() and token.isdecimal() and len(token) <= 18):
             message = "is not a page token of this server: list again from the first page"
             raise InvalidInput(f"page_token {message}", violations=[FieldViolation("page_token", message)])
-        query = query.where(PromotionRow.position < int(before))
-    found = session.scalars(query.order_by(PromotionRow.position.desc()).limit(size + 1)).all()
-    return found[:size], str(found[size - 1].position) if len(found) > size else ""
+        query = query.where(PromotionRow.position < int(token))
+    return session.scalars(query.order_by(PromotionRow.position.desc()).limit(limit)).all()
 
 
 def pointed_at(session: Session, *, besides: Collection[str] = ()) -> dict[str, JobRow]:

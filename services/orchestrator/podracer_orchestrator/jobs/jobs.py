@@ -15,7 +15,7 @@ from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import unreachable
 from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.catalogue.messages import environment_from_message
-from podracer_core.errors import AlreadyExists, NotFound
+from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.resource_names import job_name
 from podracer_core.telemetry.spans import current
@@ -42,17 +42,21 @@ class NewJob:
     warnings: tuple[str, ...] = ()
     parent_uid: str | None = None
     generation: int = 0
+    request_digest: str = ""
 
 
 def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITED) -> JobRow:
     """Store a job, or return the one that the same request made before.
 
     Looks up data sets by name; those of a continuous job only have to exist. Raises AlreadyExists for a taken id,
-    InvalidInput for files that were not uploaded, Exhausted if the project's quota of jobs is used.
+    InvalidInput for files that were not uploaded and for a request_id that another request had, Exhausted if one of the
+    project's quotas is used.
     """
     if new.request_id:
         query = select(JobRow).where(JobRow.project == new.project, JobRow.request_id == new.request_id)
         if (former := session.scalar(query)) is not None:
+            if former.request_digest not in ("", new.request_digest):
+                raise InvalidInput.of("request_id", "was used for another job", reason="REQUEST_ID_REUSED")
             return former
     if _find(session, new.project, new.job_id) is not None:
         name = job_name(new.project, new.job_id)
@@ -66,6 +70,7 @@ def create(session: Session, new: NewJob, now: datetime, quota: Quota = UNLIMITE
         project=new.project,
         job_id=new.job_id,
         request_id=new.request_id or None,
+        request_digest=new.request_digest,
         spec=encode(spec),
         state=JobState.RUNNING if is_continuous else state,
         create_time=now,

@@ -65,10 +65,10 @@ def parse_filter(text: str) -> JobFilter:
     return found
 
 
-def page(
-    session: Session, project: str, states: Sequence[str], wanted: JobFilter, token: str, size: int
-) -> tuple[Sequence[JobRow], str]:
-    """Jobs of a project, newest first, and the token of the next page (empty on the last one)."""
+def after(
+    session: Session, project: str, states: Sequence[str], wanted: JobFilter, token: str, limit: int
+) -> Sequence[JobRow]:
+    """Jobs of a project after a page's token (the uid of its last job), newest first."""
     query = select(JobRow).where(JobRow.project == project, *wanted.columns)
     if states:
         query = query.where(JobRow.state.in_(states))
@@ -83,10 +83,9 @@ def page(
         query = query.where(or_(JobRow.create_time < last.create_time, earlier))
     query = query.order_by(JobRow.create_time.desc(), JobRow.uid.desc())
     if not wanted.checks:
-        query = query.limit(size + 1)
-    with closing(session.scalars(query.execution_options(yield_per=size + 1))) as jobs_found:
-        found = list(islice(filter(wanted.takes, jobs_found), size + 1))
-    return found[:size], found[size - 1].uid if len(found) > size else ""
+        query = query.limit(limit)
+    with closing(session.scalars(query.execution_options(yield_per=limit))) as jobs_found:
+        return list(islice(filter(wanted.takes, jobs_found), limit))
 
 
 def _add(found: JobFilter, match: re.Match[str]) -> None:

@@ -15,24 +15,42 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from podracer_core.errors import Exhausted
 from podracer_orchestrator.jobs.operator_file import OperatorFile
 from podracer_orchestrator.jobs.state import LIVE_STATES
-from podracer_orchestrator.tables import ArtifactRow, JobRow, LeaseRow, LeaseState
+from podracer_orchestrator.tables import (
+    ArtifactRow,
+    CheckpointRow,
+    EventRow,
+    JobRow,
+    LeaseRow,
+    LeaseState,
+    PromotionRow,
+)
 
 OTHERS = "*"
+FORKED = "AGENT_FORKED"
+"""The kind of the event of a fork."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of a project: unfinished jobs, pods that work at the same time, bytes of uploaded files."""
+    """Limits of a project: unfinished jobs, pods that work at the same time, and what it keeps."""
 
     jobs: float = math.inf
     pods: float = math.inf
     upload_bytes: float = math.inf
+    stored_bytes: float = math.inf
+    """Of uploads and checkpoints."""
+    artifacts: float = math.inf
+    """Uploads."""
+    ended_jobs: float = math.inf
+    forks: float = math.inf
+    """Agents that users have forked."""
+    aliases: float = math.inf
 
 
 UNLIMITED = Quota()
@@ -51,22 +69,49 @@ class Quotas:
         return quotas.get(f"projects/{project}") or quotas.get(OTHERS) or UNLIMITED
 
 
+_WHAT = {
+    "jobs": ("unfinished jobs", "wait for one, or cancel one"),
+    "ended_jobs": ("ended jobs", "delete some of them"),
+    "upload_bytes": ("bytes of uploads", "delete some uploads"),
+    "stored_bytes": ("bytes of uploads and checkpoints", "delete some uploads or ended jobs"),
+    "artifacts": ("uploads", "delete some of them"),
+    "forks": ("forked agents", "delete some ended jobs"),
+    "aliases": ("aliases", "delete some ended jobs"),
+}
+
+
+def require(session: Session, project: str, quota: Quota, what: str, more: int = 1) -> None:
+    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not have `more` of a limit's things now."""
+    limit = getattr(quota, what)
+    if limit == math.inf:
+        return
+    count, (things, advice) = _count(session, project, what), _WHAT[what]
+    if count + more > limit:
+        message = f"the project {project} has {count} {things}; {more} more exceed its limit of {limit:g}: {advice}"
+        raise Exhausted(message, reason="QUOTA_EXCEEDED", project=project)
+
+
 def require_job(session: Session, project: str, quota: Quota) -> None:
     """Raise Exhausted (QUOTA_EXCEEDED) if a project may not have another job now."""
-    live = [state.value for state in LIVE_STATES]
-    query = select(func.count()).where(JobRow.project == project, JobRow.state.in_(live))
-    count = session.scalars(query).one()
-    if count >= quota.jobs:
-        raise _exceeded(project, f"has {count} unfinished jobs of {quota.jobs:g} allowed: wait for one, or cancel one")
+    for what in ("jobs", "ended_jobs", "stored_bytes"):
+        require(session, project, quota, what)
 
 
-def require_upload(session: Session, project: str, size_bytes: int, quota: Quota) -> None:
-    """Raise Exhausted (QUOTA_EXCEEDED) if a project may not store `size_bytes` more."""
-    query = select(func.coalesce(func.sum(ArtifactRow.size_bytes), 0)).where(ArtifactRow.project == project)
-    stored = int(session.scalars(query).one())
-    if stored + size_bytes > quota.upload_bytes:
-        what = f"has {stored} bytes of uploads; {size_bytes} more exceed its limit of {quota.upload_bytes:g}"
-        raise _exceeded(project, f"{what}: delete some uploads")
+def _count(session: Session, project: str, what: str) -> int:
+    own, live = JobRow.project == project, JobRow.state.in_([state.value for state in LIVE_STATES])
+    uploads = select(func.sum(ArtifactRow.size_bytes)).where(ArtifactRow.project == project)
+    aliases = func.count(PromotionRow.job_uid.concat(PromotionRow.alias).distinct())
+    queries: dict[str, Select[int]] = {
+        "jobs": select(func.count()).where(own, live),
+        "ended_jobs": select(func.count()).where(own, ~live),
+        "upload_bytes": uploads,
+        "stored_bytes": select(func.sum(CheckpointRow.size_bytes)).where(own, CheckpointRow.job_uid == JobRow.uid),
+        "artifacts": select(func.count()).where(ArtifactRow.project == project),
+        "forks": select(func.count()).where(own, EventRow.job_uid == JobRow.uid, EventRow.kind == FORKED),
+        "aliases": select(aliases).where(own, PromotionRow.job_uid == JobRow.uid),
+    }
+    count = int(session.scalar(queries[what]) or 0)
+    return count + int(session.scalar(uploads) or 0) if what == "stored_bytes" else count
 
 
 def pods_of(session: Session) -> dict[str, int]:
@@ -83,7 +128,3 @@ def _quota(project: str, limits: Mapping[str, Any]) -> Quota:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{project}: {name} is {value!r}, expected a whole number of 0 or more")
     return Quota(**limits)
-
-
-def _exceeded(project: str, what: str) -> Exhausted:
-    return Exhausted(f"the project {project} {what}", reason="QUOTA_EXCEEDED", project=project)

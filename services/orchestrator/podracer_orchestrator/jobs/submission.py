@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
@@ -16,8 +17,10 @@ from podracer_core.catalogue.extensions import evaluator_names, fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate
+from podracer_core.rpc import limits
 from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs.jobs import NewJob
+from podracer_orchestrator.stored_messages import encode
 
 MAX_REQUEST_ID = 64
 _ENDING_CHARACTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without those that are read as one another
@@ -46,6 +49,7 @@ def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = (
         built_in_description(spec),
         request.request_id,
         tuple(shortened_rounds(decoded)),
+        request_digest=hashlib.sha256(encode(request)).hexdigest(),
     )
 
 
@@ -61,6 +65,9 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
 
 
 def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
+    if spec.ByteSize() > limits.SPEC_BYTES:
+        problem = f"has {spec.ByteSize()} bytes, expected at most {limits.SPEC_BYTES}: pass larger tables as data sets"
+        raise names.wrong_field("spec", problem)
     decoded = JobSpec.from_message(spec)
     validate(decoded)
     _check_extensions(decoded.evolution)

@@ -51,6 +51,7 @@ class Holder:
 
     lease_id: str
     fence: int
+    project: str = ""
 
 
 def grant(session: Session, job: JobRow, work: WorkRow, asker: Asker, what: Grant, now: datetime) -> LeaseRow:
@@ -116,6 +117,8 @@ _PASSED = select(LeaseRow.grant_time, LeaseRow.end_time).where(
 def find(session: Session, holder: Holder) -> LeaseRow:
     """The holder's lease in any state, with its job and work loaded. Raises Fenced if there is none."""
     found = session.execute(_FIND, {"fence": holder.fence}).one_or_none()
+    if found is not None and found[1].project != (holder.project or found[1].project):
+        found = None
     return named(None if found is None else found[0], holder)
 
 

@@ -11,10 +11,11 @@ from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
-from podracer_core.errors import PodracerError
+from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.search import Search
 from podracer_core.jobs.spec import validate_action_space
+from podracer_core.rpc import limits
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.budget import Grant, cut_round
@@ -228,5 +229,7 @@ def _failure(result: pod_pb2.MemberResult) -> str:
 
 
 def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescription) -> None:
+    if description.ByteSize() > limits.SPEC_BYTES:
+        raise InvalidInput(f"the environment's description has more than {limits.SPEC_BYTES} bytes")
     search = Search.from_message(spec_of(job).search)
     validate_action_space(search, space_from_message(description.action_space))

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import cohort_pb2
+from podracer_core.errors import Exhausted
 from podracer_core.rpc import resource_names as names
 from podracer_orchestrator import events
 from podracer_orchestrator.jobs import jobs
@@ -27,6 +28,9 @@ GONE = (PodState.STOPPED,)
 ABSENT = (PodState.STOPPED, PodState.DRAINING, PodState.LOST)
 SILENCE = timedelta(seconds=90)
 """A pod that asks for nothing for so long is taken for lost; it asks at least every 30 s."""
+FORGOTTEN = timedelta(days=1)
+"""A lost pod that came by itself is forgotten after this time."""
+MOST_STATIC = 10_000
 TROUBLE_AGAIN = timedelta(seconds=60)
 """A cluster's words change with its numbers: no job hears of the same kind of trouble more often."""
 _MESSAGE_CHARACTERS = 2000
@@ -60,9 +64,14 @@ def make(session: Session, new: Mapping[str, PodKind], backend: str, now: dateti
 
 
 def check_in(session: Session, report: PodReport, now: datetime) -> PodRow:
-    """Note that a learner asks for work. An unknown pod is recorded: it serves any job."""
+    """Note that a learner asks for work. An unknown pod is recorded: it serves any job. Raises Exhausted if there are
+    too many."""
     pod = session.get(PodRow, report.name)
     if pod is None:
+        own, old = PodRow.backend == STATIC, PodRow.last_seen_time < now - FORGOTTEN
+        session.execute(delete(PodRow).where(own, old, PodRow.state.in_((PodState.LOST, PodState.STOPPED))))
+        if session.scalars(select(func.count()).where(own)).one() >= MOST_STATIC:
+            raise Exhausted(f"there are {MOST_STATIC} pods that came by themselves", reason="TOO_MANY_PODS")
         project = names.parse("pod", report.name, "pod").project
         pod = PodRow(name=report.name, project=project, backend=STATIC, state=PodState.IDLE, create_time=now)
         pod.restart_count, pod.kind = 0, ""

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodracer/common/v1/agent.proto\x12\x12podracer.common.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x97\x01\n\x13HyperparameterValue\x12\x10\n\x06number\x18\x01 \x01(\x01H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x0e\n\x04\x66lag\x18\x04 \x01(\x08H\x00\x12\x33\n\x08integers\x18\x05 \x01(\x0b\x32\x1f.podracer.common.v1.IntegerListH\x00\x42\x06\n\x04kind\"\x1d\n\x0bIntegerList\x12\x0e\n\x06values\x18\x01 \x03(\x03\"\xe4\x01\n\x0eInitialization\x12:\n\x04kind\x18\x01 \x01(\x0e\x32&.podracer.common.v1.InitializationKindB\x04\xe2\x41\x01\x02\x12+\n\x07parents\x18\x02 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x13\n\x0bnoise_scale\x18\x04 \x01(\x01\x12\x1b\n\x0ekeep_optimizer\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\x0einherit_replay\x18\x06 \x01(\x08\x42\x11\n\x0f_keep_optimizer\"\x87\x01\n\x06Parent\x12*\n\x05\x61gent\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x41\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceB\x04\xe2\x41\x01\x02\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"\xb1\x01\n\x13\x43heckpointReference\x12\x14\n\x06prefix\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x1d\n\x0fmanifest_sha256\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x11\n\tenv_steps\x18\x04 \x01(\x03\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbc\x03\n\tAgentSpec\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x17\n\talgorithm\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12K\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32\x32.podracer.common.v1.AgentSpec.HyperparametersEntry\x12:\n\x0einitialization\x18\x05 \x01(\x0b\x32\".podracer.common.v1.Initialization\x12\x37\n\x06resume\x18\x06 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReference\x12\x11\n\tenv_steps\x18\x07 \x01(\x03\x12\'\n\x04\x63ost\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"N\n\nWorldBreak\x12\x0e\n\x06member\x18\x01 \x01(\x05\x12\x0f\n\x07numbers\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"\xa5\x06\n\nEvaluation\x12\x15\n\revaluation_id\x18\x01 \x01(\t\x12&\n\x05\x61gent\x18\x02 \x01(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12;\n\ncheckpoint\x18\x04 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReference\x12\x36\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12\x0f\n\x07returns\x18\x06 \x03(\x01\x12\x0f\n\x07lengths\x18\x07 \x03(\x03\x12\r\n\x05seeds\x18\x08 \x03(\x03\x12\x0c\n\x04mean\x18\t \x01(\x01\x12\x1a\n\x12standard_deviation\x18\n \x01(\x01\x12\x13\n\x0blower_bound\x18\x0b \x01(\x01\x12\x13\n\x0bupper_bound\x18\x0c \x01(\x01\x12\x11\n\tenv_steps\x18\r \x01(\x03\x12-\n\ntrain_time\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rdeterministic\x18\x11 \x01(\x08\x12\x42\n\nstatistics\x18\x12 \x03(\x0b\x32..podracer.common.v1.Evaluation.StatisticsEntry\x12/\n\x0c\x63onfirm_time\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1e\n\x16\x62roken_number_episodes\x18\x14 \x01(\x05\x12\x1c\n\x14\x62roken_code_episodes\x18\x15 \x01(\x05\x12\x14\n\x0c\x63ut_episodes\x18\x16 \x01(\x05\x12\x13\n\x0b\x66irst_break\x18\x17 \x01(\t\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xb3\x01\n\x12InitializationKind\x12#\n\x1fINITIALIZATION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n\x19INITIALIZATION_KIND_FRESH\x10\x01\x12\x1c\n\x18INITIALIZATION_KIND_COPY\x10\x02\x12\x1d\n\x19INITIALIZATION_KIND_NOISE\x10\x03\x12\x1c\n\x18INITIALIZATION_KIND_FUSE\x10\x04*\xdc\x01\n\x11\x45valuationPurpose\x12\"\n\x1e\x45VALUATION_PURPOSE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45VALUATION_PURPOSE_PROGRESS\x10\x01\x12 \n\x1c\x45VALUATION_PURPOSE_CANDIDATE\x10\x02\x12 \n\x1c\x45VALUATION_PURPOSE_CHALLENGE\x10\x03\x12 \n\x1c\x45VALUATION_PURPOSE_REQUESTED\x10\x04\x12\x1c\n\x18\x45VALUATION_PURPOSE_FINAL\x10\x05\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodracer/common/v1/agent.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x01\n\x13HyperparameterValue\x12\x10\n\x06number\x18\x01 \x01(\x01H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x1c\n\x04text\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\xe8\x07\xba\x01\x01\x00H\x00\x12\x0e\n\x04\x66lag\x18\x04 \x01(\x08H\x00\x12\x33\n\x08integers\x18\x05 \x01(\x0b\x32\x1f.podracer.common.v1.IntegerListH\x00\x42\x06\n\x04kind\"(\n\x0bIntegerList\x12\x19\n\x06values\x18\x01 \x03(\x03\x42\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\"\xe4\x01\n\x0eInitialization\x12:\n\x04kind\x18\x01 \x01(\x0e\x32&.podracer.common.v1.InitializationKindB\x04\xe2\x41\x01\x02\x12+\n\x07parents\x18\x02 \x03(\x0b\x32\x1a.podracer.common.v1.Parent\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x13\n\x0bnoise_scale\x18\x04 \x01(\x01\x12\x1b\n\x0ekeep_optimizer\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\x0einherit_replay\x18\x06 \x01(\x08\x42\x11\n\x0f_keep_optimizer\"\x87\x01\n\x06Parent\x12*\n\x05\x61gent\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x41\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceB\x04\xe2\x41\x01\x02\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"\x95\x02\n\x13\x43heckpointReference\x12M\n\x06prefix\x18\x01 \x01(\tB=\xe2\x41\x01\x02\xbaH6r4(\x80\x08\x32/^(projects(/[-A-Za-z0-9_][-.A-Za-z0-9_]*)+/?)?$\x12$\n\x0fmanifest_sha256\x18\x02 \x01(\tB\x0b\xe2\x41\x01\x02\xbaH\x04r\x02(@\x12\x1b\n\nsize_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12#\n\tenv_steps\x18\x04 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\x80\x80\x9a\xa6\xea\xaf\xe3\x01(\x00\x12\x16\n\x05\x66\x65nce\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbc\x03\n\tAgentSpec\x12)\n\x04name\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x17\n\talgorithm\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12K\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32\x32.podracer.common.v1.AgentSpec.HyperparametersEntry\x12:\n\x0einitialization\x18\x05 \x01(\x0b\x32\".podracer.common.v1.Initialization\x12\x37\n\x06resume\x18\x06 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReference\x12\x11\n\tenv_steps\x18\x07 \x01(\x03\x12\'\n\x04\x63ost\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"k\n\nWorldBreak\x12\x0e\n\x06member\x18\x01 \x01(\x05\x12\x0f\n\x07numbers\x18\x02 \x01(\x08\x12\x1a\n\x04text\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\x80}\xba\x01\x01\x00\x12 \n\ttraceback\x18\x04 \x01(\tB\r\xbaH\nr\x08(\x80\xf4\x03\xba\x01\x01\x00\"\xff\x07\n\nEvaluation\x12#\n\revaluation_id\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12.\n\x05\x61gent\x18\x02 \x01(\tB\x1f\xfa\x41\x14\n\x12podracer.dev/Agent\xbaH\x05r\x03(\xf4\x03\x12\x1f\n\x0epolicy_version\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12;\n\ncheckpoint\x18\x04 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReference\x12@\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurposeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12!\n\x07returns\x18\x06 \x03(\x01\x42\x10\xbaH\r\x92\x01\n\x10\xa0\x8d\x06\"\x04\x12\x02@\x01\x12\x1b\n\x07lengths\x18\x07 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\x12\x19\n\x05seeds\x18\x08 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\x12\x15\n\x04mean\x18\t \x01(\x01\x42\x07\xbaH\x04\x12\x02@\x01\x12#\n\x12standard_deviation\x18\n \x01(\x01\x42\x07\xbaH\x04\x12\x02@\x01\x12\x1c\n\x0blower_bound\x18\x0b \x01(\x01\x42\x07\xbaH\x04\x12\x02@\x01\x12\x1c\n\x0bupper_bound\x18\x0c \x01(\x01\x42\x07\xbaH\x04\x12\x02@\x01\x12#\n\tenv_steps\x18\r \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\x80\x80\x9a\xa6\xea\xaf\xe3\x01(\x00\x12-\n\ntrain_time\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rdeterministic\x18\x11 \x01(\x08\x12X\n\nstatistics\x18\x12 \x03(\x0b\x32..podracer.common.v1.Evaluation.StatisticsEntryB\x14\xbaH\x11\x9a\x01\x0e\x10\xe8\x07\"\tr\x07(\xc8\x01\xba\x01\x01\x00\x12/\n\x0c\x63onfirm_time\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x16\x62roken_number_episodes\x18\x14 \x01(\x05\x42\r\xbaH\n\x1a\x08\x18\x80\x94\xeb\xdc\x03(\x00\x12+\n\x14\x62roken_code_episodes\x18\x15 \x01(\x05\x42\r\xbaH\n\x1a\x08\x18\x80\x94\xeb\xdc\x03(\x00\x12#\n\x0c\x63ut_episodes\x18\x16 \x01(\x05\x42\r\xbaH\n\x1a\x08\x18\x80\x94\xeb\xdc\x03(\x00\x12!\n\x0b\x66irst_break\x18\x17 \x01(\tB\x0c\xbaH\tr\x07(\x80}\xba\x01\x01\x00\x1a\x31\n\x0fStatisticsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xb3\x01\n\x12InitializationKind\x12#\n\x1fINITIALIZATION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n\x19INITIALIZATION_KIND_FRESH\x10\x01\x12\x1c\n\x18INITIALIZATION_KIND_COPY\x10\x02\x12\x1d\n\x19INITIALIZATION_KIND_NOISE\x10\x03\x12\x1c\n\x18INITIALIZATION_KIND_FUSE\x10\x04*\xdc\x01\n\x11\x45valuationPurpose\x12\"\n\x1e\x45VALUATION_PURPOSE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x45VALUATION_PURPOSE_PROGRESS\x10\x01\x12 \n\x1c\x45VALUATION_PURPOSE_CANDIDATE\x10\x02\x12 \n\x1c\x45VALUATION_PURPOSE_CHALLENGE\x10\x03\x12 \n\x1c\x45VALUATION_PURPOSE_REQUESTED\x10\x04\x12\x1c\n\x18\x45VALUATION_PURPOSE_FINAL\x10\x05\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +37,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.common.v1.agent_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
+  _globals['_HYPERPARAMETERVALUE'].fields_by_name['text']._loaded_options = None
+  _globals['_HYPERPARAMETERVALUE'].fields_by_name['text']._serialized_options = b'\272H\tr\007(\350\007\272\001\001\000'
+  _globals['_INTEGERLIST'].fields_by_name['values']._loaded_options = None
+  _globals['_INTEGERLIST'].fields_by_name['values']._serialized_options = b'\272H\006\222\001\003\020\350\007'
   _globals['_INITIALIZATION'].fields_by_name['kind']._loaded_options = None
   _globals['_INITIALIZATION'].fields_by_name['kind']._serialized_options = b'\342A\001\002'
   _globals['_PARENT'].fields_by_name['agent']._loaded_options = None
@@ -43,41 +48,83 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARENT'].fields_by_name['checkpoint']._loaded_options = None
   _globals['_PARENT'].fields_by_name['checkpoint']._serialized_options = b'\342A\001\002'
   _globals['_CHECKPOINTREFERENCE'].fields_by_name['prefix']._loaded_options = None
-  _globals['_CHECKPOINTREFERENCE'].fields_by_name['prefix']._serialized_options = b'\342A\001\002'
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['prefix']._serialized_options = b'\342A\001\002\272H6r4(\200\0102/^(projects(/[-A-Za-z0-9_][-.A-Za-z0-9_]*)+/?)?$'
   _globals['_CHECKPOINTREFERENCE'].fields_by_name['manifest_sha256']._loaded_options = None
-  _globals['_CHECKPOINTREFERENCE'].fields_by_name['manifest_sha256']._serialized_options = b'\342A\001\002'
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['manifest_sha256']._serialized_options = b'\342A\001\002\272H\004r\002(@'
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['size_bytes']._loaded_options = None
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['size_bytes']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['env_steps']._loaded_options = None
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['env_steps']._serialized_options = b'\272H\r\"\013\030\200\200\232\246\352\257\343\001(\000'
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['fence']._loaded_options = None
+  _globals['_CHECKPOINTREFERENCE'].fields_by_name['fence']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._loaded_options = None
   _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_AGENTSPEC'].fields_by_name['name']._loaded_options = None
   _globals['_AGENTSPEC'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Agent'
   _globals['_AGENTSPEC'].fields_by_name['algorithm']._loaded_options = None
   _globals['_AGENTSPEC'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002'
+  _globals['_WORLDBREAK'].fields_by_name['text']._loaded_options = None
+  _globals['_WORLDBREAK'].fields_by_name['text']._serialized_options = b'\272H\tr\007(\200}\272\001\001\000'
+  _globals['_WORLDBREAK'].fields_by_name['traceback']._loaded_options = None
+  _globals['_WORLDBREAK'].fields_by_name['traceback']._serialized_options = b'\272H\nr\010(\200\364\003\272\001\001\000'
   _globals['_EVALUATION_STATISTICSENTRY']._loaded_options = None
   _globals['_EVALUATION_STATISTICSENTRY']._serialized_options = b'8\001'
+  _globals['_EVALUATION'].fields_by_name['evaluation_id']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['evaluation_id']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_EVALUATION'].fields_by_name['agent']._loaded_options = None
-  _globals['_EVALUATION'].fields_by_name['agent']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
-  _globals['_INITIALIZATIONKIND']._serialized_start=2249
-  _globals['_INITIALIZATIONKIND']._serialized_end=2428
-  _globals['_EVALUATIONPURPOSE']._serialized_start=2431
-  _globals['_EVALUATIONPURPOSE']._serialized_end=2651
-  _globals['_HYPERPARAMETERVALUE']._serialized_start=180
-  _globals['_HYPERPARAMETERVALUE']._serialized_end=331
-  _globals['_INTEGERLIST']._serialized_start=333
-  _globals['_INTEGERLIST']._serialized_end=362
-  _globals['_INITIALIZATION']._serialized_start=365
-  _globals['_INITIALIZATION']._serialized_end=593
-  _globals['_PARENT']._serialized_start=596
-  _globals['_PARENT']._serialized_end=731
-  _globals['_CHECKPOINTREFERENCE']._serialized_start=734
-  _globals['_CHECKPOINTREFERENCE']._serialized_end=911
-  _globals['_AGENTSPEC']._serialized_start=914
-  _globals['_AGENTSPEC']._serialized_end=1358
-  _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._serialized_start=1263
-  _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._serialized_end=1358
-  _globals['_WORLDBREAK']._serialized_start=1360
-  _globals['_WORLDBREAK']._serialized_end=1438
-  _globals['_EVALUATION']._serialized_start=1441
-  _globals['_EVALUATION']._serialized_end=2246
-  _globals['_EVALUATION_STATISTICSENTRY']._serialized_start=2197
-  _globals['_EVALUATION_STATISTICSENTRY']._serialized_end=2246
+  _globals['_EVALUATION'].fields_by_name['agent']._serialized_options = b'\372A\024\n\022podracer.dev/Agent\272H\005r\003(\364\003'
+  _globals['_EVALUATION'].fields_by_name['policy_version']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['policy_version']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_EVALUATION'].fields_by_name['purpose']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['purpose']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_EVALUATION'].fields_by_name['returns']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['returns']._serialized_options = b'\272H\r\222\001\n\020\240\215\006\"\004\022\002@\001'
+  _globals['_EVALUATION'].fields_by_name['lengths']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['lengths']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_EVALUATION'].fields_by_name['seeds']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['seeds']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_EVALUATION'].fields_by_name['mean']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['mean']._serialized_options = b'\272H\004\022\002@\001'
+  _globals['_EVALUATION'].fields_by_name['standard_deviation']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['standard_deviation']._serialized_options = b'\272H\004\022\002@\001'
+  _globals['_EVALUATION'].fields_by_name['lower_bound']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['lower_bound']._serialized_options = b'\272H\004\022\002@\001'
+  _globals['_EVALUATION'].fields_by_name['upper_bound']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['upper_bound']._serialized_options = b'\272H\004\022\002@\001'
+  _globals['_EVALUATION'].fields_by_name['env_steps']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['env_steps']._serialized_options = b'\272H\r\"\013\030\200\200\232\246\352\257\343\001(\000'
+  _globals['_EVALUATION'].fields_by_name['statistics']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['statistics']._serialized_options = b'\272H\021\232\001\016\020\350\007\"\tr\007(\310\001\272\001\001\000'
+  _globals['_EVALUATION'].fields_by_name['broken_number_episodes']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['broken_number_episodes']._serialized_options = b'\272H\n\032\010\030\200\224\353\334\003(\000'
+  _globals['_EVALUATION'].fields_by_name['broken_code_episodes']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['broken_code_episodes']._serialized_options = b'\272H\n\032\010\030\200\224\353\334\003(\000'
+  _globals['_EVALUATION'].fields_by_name['cut_episodes']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['cut_episodes']._serialized_options = b'\272H\n\032\010\030\200\224\353\334\003(\000'
+  _globals['_EVALUATION'].fields_by_name['first_break']._loaded_options = None
+  _globals['_EVALUATION'].fields_by_name['first_break']._serialized_options = b'\272H\tr\007(\200}\272\001\001\000'
+  _globals['_INITIALIZATIONKIND']._serialized_start=2650
+  _globals['_INITIALIZATIONKIND']._serialized_end=2829
+  _globals['_EVALUATIONPURPOSE']._serialized_start=2832
+  _globals['_EVALUATIONPURPOSE']._serialized_end=3052
+  _globals['_HYPERPARAMETERVALUE']._serialized_start=209
+  _globals['_HYPERPARAMETERVALUE']._serialized_end=374
+  _globals['_INTEGERLIST']._serialized_start=376
+  _globals['_INTEGERLIST']._serialized_end=416
+  _globals['_INITIALIZATION']._serialized_start=419
+  _globals['_INITIALIZATION']._serialized_end=647
+  _globals['_PARENT']._serialized_start=650
+  _globals['_PARENT']._serialized_end=785
+  _globals['_CHECKPOINTREFERENCE']._serialized_start=788
+  _globals['_CHECKPOINTREFERENCE']._serialized_end=1065
+  _globals['_AGENTSPEC']._serialized_start=1068
+  _globals['_AGENTSPEC']._serialized_end=1512
+  _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._serialized_start=1417
+  _globals['_AGENTSPEC_HYPERPARAMETERSENTRY']._serialized_end=1512
+  _globals['_WORLDBREAK']._serialized_start=1514
+  _globals['_WORLDBREAK']._serialized_end=1621
+  _globals['_EVALUATION']._serialized_start=1624
+  _globals['_EVALUATION']._serialized_end=2647
+  _globals['_EVALUATION_STATISTICSENTRY']._serialized_start=2598
+  _globals['_EVALUATION_STATISTICSENTRY']._serialized_end=2647
 # @@protoc_insertion_point(module_scope)

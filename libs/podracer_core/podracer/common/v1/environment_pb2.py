@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podracer/common/v1/environment.proto\x12\x12podracer.common.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xd3\x02\n\x05Space\x12+\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1c.podracer.common.v1.BoxSpaceH\x00\x12\x35\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32!.podracer.common.v1.DiscreteSpaceH\x00\x12@\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32&.podracer.common.v1.MultiDiscreteSpaceH\x00\x12<\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32$.podracer.common.v1.MultiBinarySpaceH\x00\x12-\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.DictSpaceH\x00\x12/\n\x05tuple\x18\x06 \x01(\x0b\x32\x1e.podracer.common.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"a\n\x08\x42oxSpace\x12\r\n\x05shape\x18\x01 \x03(\x03\x12+\n\x05\x64type\x18\x02 \x01(\x0e\x32\x1c.podracer.common.v1.DataType\x12\x0b\n\x03low\x18\x03 \x03(\x01\x12\x0c\n\x04high\x18\x04 \x03(\x01\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"@\n\x12MultiDiscreteSpace\x12\x0c\n\x04nvec\x18\x01 \x03(\x03\x12\r\n\x05start\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\x03\";\n\tDictSpace\x12.\n\x06spaces\x18\x01 \x03(\x0b\x32\x1e.podracer.common.v1.NamedSpace\"D\n\nNamedSpace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\"7\n\nTupleSpace\x12)\n\x06spaces\x18\x01 \x03(\x0b\x32\x19.podracer.common.v1.Space\"\x92\x03\n\x0f\x45nvironmentSpec\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0b\x65ntry_point\x18\x02 \x01(\t\x12\x31\n\x04\x63ode\x18\x03 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\x12\'\n\x06kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\x03\x12;\n\x04\x64\x61ta\x18\x07 \x03(\x0b\x32-.podracer.common.v1.EnvironmentSpec.DataEntry\x12\x11\n\tisolation\x18\x08 \x01(\t\x12\x18\n\x10\x65valuation_steps\x18\t \x01(\x03\x12\x1a\n\x12observation_origin\x18\n \x03(\x01\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01J\x04\x08\x06\x10\x07R\tcode_path\"\x9a\x03\n\x16\x45nvironmentDescription\x12\x34\n\x11observation_space\x18\x01 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x19\n\x11max_episode_steps\x18\x03 \x01(\x03\x12 \n\x18\x64\x65terministic_evaluation\x18\x04 \x01(\x08\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12\x13\n\x0bpreparation\x18\x06 \x01(\t\x12\x14\n\x0cshares_state\x18\x07 \x01(\x08\x12,\n\tstep_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10\x65valuation_steps\x18\t \x01(\x03\x12-\n\nstart_time\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05waits\x18\x0c \x01(\x08\x12\x1a\n\x12observation_origin\x18\r \x03(\x01\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podracer/common/v1/environment.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xd3\x02\n\x05Space\x12+\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1c.podracer.common.v1.BoxSpaceH\x00\x12\x35\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32!.podracer.common.v1.DiscreteSpaceH\x00\x12@\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32&.podracer.common.v1.MultiDiscreteSpaceH\x00\x12<\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32$.podracer.common.v1.MultiBinarySpaceH\x00\x12-\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x1d.podracer.common.v1.DictSpaceH\x00\x12/\n\x05tuple\x18\x06 \x01(\x0b\x32\x1e.podracer.common.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"\x83\x01\n\x08\x42oxSpace\x12\x17\n\x05shape\x18\x01 \x03(\x03\x42\x08\xbaH\x05\x92\x01\x02\x10 \x12+\n\x05\x64type\x18\x02 \x01(\x0e\x32\x1c.podracer.common.v1.DataType\x12\x17\n\x03low\x18\x03 \x03(\x01\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\x12\x18\n\x04high\x18\x04 \x03(\x01\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"b\n\x12MultiDiscreteSpace\x12\x18\n\x04nvec\x18\x01 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\x12\x19\n\x05start\x18\x02 \x03(\x03\x42\n\xbaH\x07\x92\x01\x04\x10\xa0\x8d\x06\x12\x17\n\x05shape\x18\x03 \x03(\x03\x42\x08\xbaH\x05\x92\x01\x02\x10 \"+\n\x10MultiBinarySpace\x12\x17\n\x05shape\x18\x01 \x03(\x03\x42\x08\xbaH\x05\x92\x01\x02\x10 \"F\n\tDictSpace\x12\x39\n\x06spaces\x18\x01 \x03(\x0b\x32\x1e.podracer.common.v1.NamedSpaceB\t\xbaH\x06\x92\x01\x03\x10\x90N\"R\n\nNamedSpace\x12\x1a\n\x04name\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xe8\x07\xba\x01\x01\x00\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\"B\n\nTupleSpace\x12\x34\n\x06spaces\x18\x01 \x03(\x0b\x32\x19.podracer.common.v1.SpaceB\t\xbaH\x06\x92\x01\x03\x10\x90N\"\xe4\x03\n\x0f\x45nvironmentSpec\x12\x18\n\x02id\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xe8\x07\xba\x01\x01\x00\x12!\n\x0b\x65ntry_point\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xe8\x07\xba\x01\x01\x00\x12\x31\n\x04\x63ode\x18\x03 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\x12\'\n\x06kwargs\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\x03\x12Q\n\x04\x64\x61ta\x18\x07 \x03(\x0b\x32-.podracer.common.v1.EnvironmentSpec.DataEntryB\x14\xbaH\x11\x9a\x01\x0e\x10\xe8\x07\"\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1f\n\tisolation\x18\x08 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x18\n\x10\x65valuation_steps\x18\t \x01(\x03\x12,\n\x12observation_origin\x18\n \x03(\x01\x42\x10\xbaH\r\x92\x01\n\x10\xa0\x8d\x06\"\x04\x12\x02@\x01\x1aP\n\tDataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.podracer.common.v1.ObjectReference:\x02\x38\x01J\x04\x08\x06\x10\x07R\tcode_path\"\xec\x03\n\x16\x45nvironmentDescription\x12\x34\n\x11observation_space\x18\x01 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12+\n\x11max_episode_steps\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\x80\x80\x9a\xa6\xea\xaf\xe3\x01(\x00\x12 \n\x18\x64\x65terministic_evaluation\x18\x04 \x01(\x08\x12\x1d\n\x07\x62\x61\x63kend\x18\x05 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12!\n\x0bpreparation\x18\x06 \x01(\tB\x0c\xbaH\tr\x07(\x80}\xba\x01\x01\x00\x12\x14\n\x0cshares_state\x18\x07 \x01(\x08\x12,\n\tstep_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x10\x65valuation_steps\x18\t \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\x80\x80\x9a\xa6\xea\xaf\xe3\x01(\x00\x12-\n\nstart_time\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05waits\x18\x0c \x01(\x08\x12,\n\x12observation_origin\x18\r \x03(\x01\x42\x10\xbaH\r\x92\x01\n\x10\xa0\x8d\x06\"\x04\x12\x02@\x01\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,28 +36,68 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.common.v1.environm
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
+  _globals['_BOXSPACE'].fields_by_name['shape']._loaded_options = None
+  _globals['_BOXSPACE'].fields_by_name['shape']._serialized_options = b'\272H\005\222\001\002\020 '
+  _globals['_BOXSPACE'].fields_by_name['low']._loaded_options = None
+  _globals['_BOXSPACE'].fields_by_name['low']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_BOXSPACE'].fields_by_name['high']._loaded_options = None
+  _globals['_BOXSPACE'].fields_by_name['high']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['nvec']._loaded_options = None
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['nvec']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['start']._loaded_options = None
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['start']._serialized_options = b'\272H\007\222\001\004\020\240\215\006'
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['shape']._loaded_options = None
+  _globals['_MULTIDISCRETESPACE'].fields_by_name['shape']._serialized_options = b'\272H\005\222\001\002\020 '
+  _globals['_MULTIBINARYSPACE'].fields_by_name['shape']._loaded_options = None
+  _globals['_MULTIBINARYSPACE'].fields_by_name['shape']._serialized_options = b'\272H\005\222\001\002\020 '
+  _globals['_DICTSPACE'].fields_by_name['spaces']._loaded_options = None
+  _globals['_DICTSPACE'].fields_by_name['spaces']._serialized_options = b'\272H\006\222\001\003\020\220N'
+  _globals['_NAMEDSPACE'].fields_by_name['name']._loaded_options = None
+  _globals['_NAMEDSPACE'].fields_by_name['name']._serialized_options = b'\272H\tr\007(\350\007\272\001\001\000'
+  _globals['_TUPLESPACE'].fields_by_name['spaces']._loaded_options = None
+  _globals['_TUPLESPACE'].fields_by_name['spaces']._serialized_options = b'\272H\006\222\001\003\020\220N'
   _globals['_ENVIRONMENTSPEC_DATAENTRY']._loaded_options = None
   _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_options = b'8\001'
-  _globals['_SPACE']._serialized_start=156
-  _globals['_SPACE']._serialized_end=495
-  _globals['_BOXSPACE']._serialized_start=497
-  _globals['_BOXSPACE']._serialized_end=594
-  _globals['_DISCRETESPACE']._serialized_start=596
-  _globals['_DISCRETESPACE']._serialized_end=637
-  _globals['_MULTIDISCRETESPACE']._serialized_start=639
-  _globals['_MULTIDISCRETESPACE']._serialized_end=703
-  _globals['_MULTIBINARYSPACE']._serialized_start=705
-  _globals['_MULTIBINARYSPACE']._serialized_end=738
-  _globals['_DICTSPACE']._serialized_start=740
-  _globals['_DICTSPACE']._serialized_end=799
-  _globals['_NAMEDSPACE']._serialized_start=801
-  _globals['_NAMEDSPACE']._serialized_end=869
-  _globals['_TUPLESPACE']._serialized_start=871
-  _globals['_TUPLESPACE']._serialized_end=926
-  _globals['_ENVIRONMENTSPEC']._serialized_start=929
-  _globals['_ENVIRONMENTSPEC']._serialized_end=1331
-  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_start=1234
-  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_end=1314
-  _globals['_ENVIRONMENTDESCRIPTION']._serialized_start=1334
-  _globals['_ENVIRONMENTDESCRIPTION']._serialized_end=1744
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['id']._loaded_options = None
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['id']._serialized_options = b'\272H\tr\007(\350\007\272\001\001\000'
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['entry_point']._loaded_options = None
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['entry_point']._serialized_options = b'\272H\tr\007(\350\007\272\001\001\000'
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['data']._loaded_options = None
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['data']._serialized_options = b'\272H\021\232\001\016\020\350\007\"\tr\007(\310\001\272\001\001\000'
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['isolation']._loaded_options = None
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['isolation']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['observation_origin']._loaded_options = None
+  _globals['_ENVIRONMENTSPEC'].fields_by_name['observation_origin']._serialized_options = b'\272H\r\222\001\n\020\240\215\006\"\004\022\002@\001'
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['max_episode_steps']._loaded_options = None
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['max_episode_steps']._serialized_options = b'\272H\r\"\013\030\200\200\232\246\352\257\343\001(\000'
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['backend']._loaded_options = None
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['backend']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['preparation']._loaded_options = None
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['preparation']._serialized_options = b'\272H\tr\007(\200}\272\001\001\000'
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['evaluation_steps']._loaded_options = None
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['evaluation_steps']._serialized_options = b'\272H\r\"\013\030\200\200\232\246\352\257\343\001(\000'
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['observation_origin']._loaded_options = None
+  _globals['_ENVIRONMENTDESCRIPTION'].fields_by_name['observation_origin']._serialized_options = b'\272H\r\222\001\n\020\240\215\006\"\004\022\002@\001'
+  _globals['_SPACE']._serialized_start=185
+  _globals['_SPACE']._serialized_end=524
+  _globals['_BOXSPACE']._serialized_start=527
+  _globals['_BOXSPACE']._serialized_end=658
+  _globals['_DISCRETESPACE']._serialized_start=660
+  _globals['_DISCRETESPACE']._serialized_end=701
+  _globals['_MULTIDISCRETESPACE']._serialized_start=703
+  _globals['_MULTIDISCRETESPACE']._serialized_end=801
+  _globals['_MULTIBINARYSPACE']._serialized_start=803
+  _globals['_MULTIBINARYSPACE']._serialized_end=846
+  _globals['_DICTSPACE']._serialized_start=848
+  _globals['_DICTSPACE']._serialized_end=918
+  _globals['_NAMEDSPACE']._serialized_start=920
+  _globals['_NAMEDSPACE']._serialized_end=1002
+  _globals['_TUPLESPACE']._serialized_start=1004
+  _globals['_TUPLESPACE']._serialized_end=1070
+  _globals['_ENVIRONMENTSPEC']._serialized_start=1073
+  _globals['_ENVIRONMENTSPEC']._serialized_end=1557
+  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_start=1460
+  _globals['_ENVIRONMENTSPEC_DATAENTRY']._serialized_end=1540
+  _globals['_ENVIRONMENTDESCRIPTION']._serialized_start=1560
+  _globals['_ENVIRONMENTDESCRIPTION']._serialized_end=2052
 # @@protoc_insertion_point(module_scope)

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podracer/common/v1/evolution.proto\x12\x12podracer.common.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\"\xe6\x01\n\tObjective\x12\x1a\n\rtarget_return\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x36\n\tstatistic\x18\x02 \x01(\x0e\x32#.podracer.common.v1.TargetStatistic\x12\x15\n\rmax_env_steps\x18\x03 \x01(\x03\x12/\n\x0cmax_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_cost\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\n\x0e_target_return\"n\n\x06Search\x12\x36\n\nalgorithms\x18\x01 \x03(\x0b\x32\".podracer.common.v1.AlgorithmShare\x12,\n\x05space\x18\x02 \x03(\x0b\x32\x1d.podracer.common.v1.Dimension\"8\n\x0e\x41lgorithmShare\x12\x17\n\talgorithm\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\r\n\x05share\x18\x02 \x01(\x01\"\xd3\x02\n\tDimension\x12\x1c\n\x0ehyperparameter\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x38\n\x05\x66ixed\x18\x03 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValueH\x00\x12/\n\x07uniform\x18\x04 \x01(\x0b\x32\x1c.podracer.common.v1.IntervalH\x00\x12\x33\n\x0blog_uniform\x18\x05 \x01(\x0b\x32\x1c.podracer.common.v1.IntervalH\x00\x12>\n\x0finteger_uniform\x18\x06 \x01(\x0b\x32#.podracer.common.v1.IntegerIntervalH\x00\x12,\n\x06\x63hoice\x18\x07 \x01(\x0b\x32\x1a.podracer.common.v1.ChoiceH\x00\x42\x07\n\x05range\"%\n\x08Interval\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\"9\n\x0fIntegerInterval\x12\x0b\n\x03low\x18\x01 \x01(\x03\x12\x0c\n\x04high\x18\x02 \x01(\x03\x12\x0b\n\x03log\x18\x03 \x01(\x08\"A\n\x06\x43hoice\x12\x37\n\x06values\x18\x01 \x03(\x0b\x32\'.podracer.common.v1.HyperparameterValue\"\xbd\x02\n\x07\x46ounder\x12*\n\x05\x61gent\x18\x01 \x01(\tB\x1b\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x41\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceB\x04\xe2\x41\x01\x02\x12\x17\n\talgorithm\x18\x03 \x01(\tB\x04\xe2\x41\x01\x02\x12I\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32\x30.podracer.common.v1.Founder.HyperparametersEntry\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\xb4\x04\n\tEvolution\x12\x30\n\tscheduler\x18\x01 \x01(\x0e\x32\x1d.podracer.common.v1.Scheduler\x12\x12\n\npopulation\x18\x02 \x01(\x05\x12\x18\n\x10leaderboard_size\x18\x03 \x01(\x05\x12\x17\n\x0fround_env_steps\x18\x04 \x01(\x03\x12-\n\nround_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tgenerator\x18\x06 \x01(\t\x12\x0f\n\x07updater\x18\x07 \x01(\t\x12\x17\n\x0ftournament_size\x18\x08 \x01(\x05\x12\x1e\n\x11replaced_fraction\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x65xploration\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x0bkeep_replay\x18\x0b \x01(\x08\x12\x15\n\rlineage_limit\x18\x0c \x01(\x05\x12\x13\n\x0bgenerations\x18\r \x01(\x05\x12\x1c\n\x0f\x61\x64\x61ptive_rounds\x18\x0e \x01(\x08H\x02\x88\x01\x01\x12\x15\n\rensemble_size\x18\x0f \x01(\x05\x12\x30\n\tselection\x18\x10 \x01(\x0e\x32\x1d.podracer.common.v1.Selection\x12\x11\n\tcrossover\x18\x11 \x01(\x01\x12\x13\n\x0bnoise_scale\x18\x12 \x01(\x01\x42\x14\n\x12_replaced_fractionB\x0e\n\x0c_explorationB\x12\n\x10_adaptive_rounds*p\n\x0fTargetStatistic\x12 \n\x1cTARGET_STATISTIC_UNSPECIFIED\x10\x00\x12 \n\x1cTARGET_STATISTIC_LOWER_BOUND\x10\x01\x12\x19\n\x15TARGET_STATISTIC_MEAN\x10\x02*Z\n\tSelection\x12\x19\n\x15SELECTION_UNSPECIFIED\x10\x00\x12\x18\n\x14SELECTION_TOURNAMENT\x10\x01\x12\x18\n\x14SELECTION_TRUNCATION\x10\x02*\\\n\tScheduler\x12\x19\n\x15SCHEDULER_UNSPECIFIED\x10\x00\x12\x18\n\x14SCHEDULER_TOURNAMENT\x10\x01\x12\x1a\n\x16SCHEDULER_GENERATIONAL\x10\x02\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podracer/common/v1/evolution.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\"\xe6\x01\n\tObjective\x12\x1a\n\rtarget_return\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x36\n\tstatistic\x18\x02 \x01(\x0e\x32#.podracer.common.v1.TargetStatistic\x12\x15\n\rmax_env_steps\x18\x03 \x01(\x03\x12/\n\x0cmax_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_cost\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\n\x0e_target_return\"\x83\x01\n\x06Search\x12@\n\nalgorithms\x18\x01 \x03(\x0b\x32\".podracer.common.v1.AlgorithmShareB\x08\xbaH\x05\x92\x01\x02\x10\x64\x12\x37\n\x05space\x18\x02 \x03(\x0b\x32\x1d.podracer.common.v1.DimensionB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\"D\n\x0e\x41lgorithmShare\x12#\n\talgorithm\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\r\n\x05share\x18\x02 \x01(\x01\"\xed\x02\n\tDimension\x12(\n\x0ehyperparameter\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1f\n\talgorithm\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x38\n\x05\x66ixed\x18\x03 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValueH\x00\x12/\n\x07uniform\x18\x04 \x01(\x0b\x32\x1c.podracer.common.v1.IntervalH\x00\x12\x33\n\x0blog_uniform\x18\x05 \x01(\x0b\x32\x1c.podracer.common.v1.IntervalH\x00\x12>\n\x0finteger_uniform\x18\x06 \x01(\x0b\x32#.podracer.common.v1.IntegerIntervalH\x00\x12,\n\x06\x63hoice\x18\x07 \x01(\x0b\x32\x1a.podracer.common.v1.ChoiceH\x00\x42\x07\n\x05range\"%\n\x08Interval\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\"9\n\x0fIntegerInterval\x12\x0b\n\x03low\x18\x01 \x01(\x03\x12\x0c\n\x04high\x18\x02 \x01(\x03\x12\x0b\n\x03log\x18\x03 \x01(\x08\"L\n\x06\x43hoice\x12\x42\n\x06values\x18\x01 \x03(\x0b\x32\'.podracer.common.v1.HyperparameterValueB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\"\xe7\x02\n\x07\x46ounder\x12\x32\n\x05\x61gent\x18\x01 \x01(\tB#\xe2\x41\x01\x02\xfa\x41\x14\n\x12podracer.dev/Agent\xbaH\x05r\x03(\xf4\x03\x12\x41\n\ncheckpoint\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceB\x04\xe2\x41\x01\x02\x12#\n\talgorithm\x18\x03 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12_\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32\x30.podracer.common.v1.Founder.HyperparametersEntryB\x14\xbaH\x11\x9a\x01\x0e\x10\xe8\x07\"\tr\x07(\xc8\x01\xba\x01\x01\x00\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\xd0\x04\n\tEvolution\x12\x30\n\tscheduler\x18\x01 \x01(\x0e\x32\x1d.podracer.common.v1.Scheduler\x12\x12\n\npopulation\x18\x02 \x01(\x05\x12\x18\n\x10leaderboard_size\x18\x03 \x01(\x05\x12\x17\n\x0fround_env_steps\x18\x04 \x01(\x03\x12-\n\nround_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\tgenerator\x18\x06 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1d\n\x07updater\x18\x07 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x17\n\x0ftournament_size\x18\x08 \x01(\x05\x12\x1e\n\x11replaced_fraction\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x65xploration\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x0bkeep_replay\x18\x0b \x01(\x08\x12\x15\n\rlineage_limit\x18\x0c \x01(\x05\x12\x13\n\x0bgenerations\x18\r \x01(\x05\x12\x1c\n\x0f\x61\x64\x61ptive_rounds\x18\x0e \x01(\x08H\x02\x88\x01\x01\x12\x15\n\rensemble_size\x18\x0f \x01(\x05\x12\x30\n\tselection\x18\x10 \x01(\x0e\x32\x1d.podracer.common.v1.Selection\x12\x11\n\tcrossover\x18\x11 \x01(\x01\x12\x13\n\x0bnoise_scale\x18\x12 \x01(\x01\x42\x14\n\x12_replaced_fractionB\x0e\n\x0c_explorationB\x12\n\x10_adaptive_rounds*p\n\x0fTargetStatistic\x12 \n\x1cTARGET_STATISTIC_UNSPECIFIED\x10\x00\x12 \n\x1cTARGET_STATISTIC_LOWER_BOUND\x10\x01\x12\x19\n\x15TARGET_STATISTIC_MEAN\x10\x02*Z\n\tSelection\x12\x19\n\x15SELECTION_UNSPECIFIED\x10\x00\x12\x18\n\x14SELECTION_TOURNAMENT\x10\x01\x12\x18\n\x14SELECTION_TRUNCATION\x10\x02*\\\n\tScheduler\x12\x19\n\x15SCHEDULER_UNSPECIFIED\x10\x00\x12\x18\n\x14SCHEDULER_TOURNAMENT\x10\x01\x12\x1a\n\x16SCHEDULER_GENERATIONAL\x10\x02\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,42 +37,56 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podracer.common.v1.evolutio
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
+  _globals['_SEARCH'].fields_by_name['algorithms']._loaded_options = None
+  _globals['_SEARCH'].fields_by_name['algorithms']._serialized_options = b'\272H\005\222\001\002\020d'
+  _globals['_SEARCH'].fields_by_name['space']._loaded_options = None
+  _globals['_SEARCH'].fields_by_name['space']._serialized_options = b'\272H\006\222\001\003\020\350\007'
   _globals['_ALGORITHMSHARE'].fields_by_name['algorithm']._loaded_options = None
-  _globals['_ALGORITHMSHARE'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002'
+  _globals['_ALGORITHMSHARE'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
   _globals['_DIMENSION'].fields_by_name['hyperparameter']._loaded_options = None
-  _globals['_DIMENSION'].fields_by_name['hyperparameter']._serialized_options = b'\342A\001\002'
+  _globals['_DIMENSION'].fields_by_name['hyperparameter']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_DIMENSION'].fields_by_name['algorithm']._loaded_options = None
+  _globals['_DIMENSION'].fields_by_name['algorithm']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_CHOICE'].fields_by_name['values']._loaded_options = None
+  _globals['_CHOICE'].fields_by_name['values']._serialized_options = b'\272H\006\222\001\003\020\350\007'
   _globals['_FOUNDER_HYPERPARAMETERSENTRY']._loaded_options = None
   _globals['_FOUNDER_HYPERPARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_FOUNDER'].fields_by_name['agent']._loaded_options = None
-  _globals['_FOUNDER'].fields_by_name['agent']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Agent'
+  _globals['_FOUNDER'].fields_by_name['agent']._serialized_options = b'\342A\001\002\372A\024\n\022podracer.dev/Agent\272H\005r\003(\364\003'
   _globals['_FOUNDER'].fields_by_name['checkpoint']._loaded_options = None
   _globals['_FOUNDER'].fields_by_name['checkpoint']._serialized_options = b'\342A\001\002'
   _globals['_FOUNDER'].fields_by_name['algorithm']._loaded_options = None
-  _globals['_FOUNDER'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002'
-  _globals['_TARGETSTATISTIC']._serialized_start=1979
-  _globals['_TARGETSTATISTIC']._serialized_end=2091
-  _globals['_SELECTION']._serialized_start=2093
-  _globals['_SELECTION']._serialized_end=2183
-  _globals['_SCHEDULER']._serialized_start=2185
-  _globals['_SCHEDULER']._serialized_end=2277
-  _globals['_OBJECTIVE']._serialized_start=183
-  _globals['_OBJECTIVE']._serialized_end=413
-  _globals['_SEARCH']._serialized_start=415
-  _globals['_SEARCH']._serialized_end=525
-  _globals['_ALGORITHMSHARE']._serialized_start=527
-  _globals['_ALGORITHMSHARE']._serialized_end=583
-  _globals['_DIMENSION']._serialized_start=586
-  _globals['_DIMENSION']._serialized_end=925
-  _globals['_INTERVAL']._serialized_start=927
-  _globals['_INTERVAL']._serialized_end=964
-  _globals['_INTEGERINTERVAL']._serialized_start=966
-  _globals['_INTEGERINTERVAL']._serialized_end=1023
-  _globals['_CHOICE']._serialized_start=1025
-  _globals['_CHOICE']._serialized_end=1090
-  _globals['_FOUNDER']._serialized_start=1093
-  _globals['_FOUNDER']._serialized_end=1410
-  _globals['_FOUNDER_HYPERPARAMETERSENTRY']._serialized_start=1315
-  _globals['_FOUNDER_HYPERPARAMETERSENTRY']._serialized_end=1410
-  _globals['_EVOLUTION']._serialized_start=1413
-  _globals['_EVOLUTION']._serialized_end=1977
+  _globals['_FOUNDER'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_FOUNDER'].fields_by_name['hyperparameters']._loaded_options = None
+  _globals['_FOUNDER'].fields_by_name['hyperparameters']._serialized_options = b'\272H\021\232\001\016\020\350\007\"\tr\007(\310\001\272\001\001\000'
+  _globals['_EVOLUTION'].fields_by_name['generator']._loaded_options = None
+  _globals['_EVOLUTION'].fields_by_name['generator']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_EVOLUTION'].fields_by_name['updater']._loaded_options = None
+  _globals['_EVOLUTION'].fields_by_name['updater']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_TARGETSTATISTIC']._serialized_start=2149
+  _globals['_TARGETSTATISTIC']._serialized_end=2261
+  _globals['_SELECTION']._serialized_start=2263
+  _globals['_SELECTION']._serialized_end=2353
+  _globals['_SCHEDULER']._serialized_start=2355
+  _globals['_SCHEDULER']._serialized_end=2447
+  _globals['_OBJECTIVE']._serialized_start=212
+  _globals['_OBJECTIVE']._serialized_end=442
+  _globals['_SEARCH']._serialized_start=445
+  _globals['_SEARCH']._serialized_end=576
+  _globals['_ALGORITHMSHARE']._serialized_start=578
+  _globals['_ALGORITHMSHARE']._serialized_end=646
+  _globals['_DIMENSION']._serialized_start=649
+  _globals['_DIMENSION']._serialized_end=1014
+  _globals['_INTERVAL']._serialized_start=1016
+  _globals['_INTERVAL']._serialized_end=1053
+  _globals['_INTEGERINTERVAL']._serialized_start=1055
+  _globals['_INTEGERINTERVAL']._serialized_end=1112
+  _globals['_CHOICE']._serialized_start=1114
+  _globals['_CHOICE']._serialized_end=1190
+  _globals['_FOUNDER']._serialized_start=1193
+  _globals['_FOUNDER']._serialized_end=1552
+  _globals['_FOUNDER_HYPERPARAMETERSENTRY']._serialized_start=1457
+  _globals['_FOUNDER_HYPERPARAMETERSENTRY']._serialized_end=1552
+  _globals['_EVOLUTION']._serialized_start=1555
+  _globals['_EVOLUTION']._serialized_end=2147
 # @@protoc_insertion_point(module_scope)

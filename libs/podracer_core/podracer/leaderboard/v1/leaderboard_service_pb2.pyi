@@ -974,7 +974,7 @@ class ListAgentsRequest(_message.Message):
     leaderboard: _builtins.str
     """Leaderboard. Required."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     @_builtins.property
@@ -1062,11 +1062,11 @@ class GetAgentResponse(_message.Message):
 
     @_builtins.property
     def ancestors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """Its ancestors, parents first."""
+        """Its ancestors, parents first. At most 1,000."""
 
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its children."""
+        """Its children. At most 1,000."""
 
     def __init__(
         self,
@@ -1098,7 +1098,7 @@ class ListEvaluationsRequest(_message.Message):
     agent: _builtins.str
     """Only of this agent. Unset: of all."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(
@@ -1450,7 +1450,7 @@ class ListAliasHistoryRequest(_message.Message):
     alias: _builtins.str
     """Alias. Unset: all."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(

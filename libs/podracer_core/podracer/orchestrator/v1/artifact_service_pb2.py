@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x03\n\x08\x41rtifact\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t:\xc3\x01\xea\x41\xbf\x01\n\x15podracer.dev/Artifact\x12\'projects/{project}/artifacts/{artifact}\x12\x45projects/{project}/jobs/{job}/agents/{agent}/checkpoints/{checkpoint}\x12\x36projects/{project}/jobs/{job}/checkpoints/{checkpoint}\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xf9\x01\n\x0cUploadHeader\x12*\n\x06parent\x18\x01 \x01(\tB\x1a\xfa\x41\x17\x12\x15podracer.dev/Artifact\x12\x13\n\x0b\x61rtifact_id\x18\x02 \x01(\t\x12:\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKindB\x04\xe2\x41\x01\x02\x12\x18\n\nsize_bytes\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x14\n\x06sha256\x18\x05 \x01(\tB\x04\xe2\x41\x01\x02\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0f\n\x07replace\x18\x07 \x01(\x08\x12\x17\n\x0freplaced_sha256\x18\x08 \x01(\t\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"N\n\x0f\x44ownloadRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\x12\r\n\x05paths\x18\x02 \x03(\t\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"B\n\x12GetArtifactRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\x9f\x01\n\x14ListArtifactsRequest\x12*\n\x06parent\x18\x01 \x01(\tB\x1a\xfa\x41\x17\x12\x15podracer.dev/Artifact\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"E\n\x15\x44\x65leteArtifactRequest\x12,\n\x04name\x18\x01 \x01(\tB\x1e\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xa8\x04\n\x0f\x41rtifactService\x12]\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse(\x01\x12\x63\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse0\x01\x12j\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\x12p\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\x12s\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponseBCZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x03\n\x08\x41rtifact\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t:\xc3\x01\xea\x41\xbf\x01\n\x15podracer.dev/Artifact\x12\'projects/{project}/artifacts/{artifact}\x12\x45projects/{project}/jobs/{job}/agents/{agent}/checkpoints/{checkpoint}\x12\x36projects/{project}/jobs/{job}/checkpoints/{checkpoint}\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb7\x02\n\x0cUploadHeader\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12!\n\x0b\x61rtifact_id\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12:\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKindB\x04\xe2\x41\x01\x02\x12\x18\n\nsize_bytes\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12 \n\x06sha256\x18\x05 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12 \n\nrequest_id\x18\x06 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x0f\n\x07replace\x18\x07 \x01(\x08\x12%\n\x0freplaced_sha256\x18\x08 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"l\n\x0f\x44ownloadRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12#\n\x05paths\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\xe8\x07\"\tr\x07(\x80\x08\xba\x01\x01\x00\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"J\n\x12GetArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\xc1\x01\n\x14ListArtifactsRequest\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12 \n\npage_token\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xf4\x03\xba\x01\x01\x00\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"M\n\x15\x44\x65leteArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xa8\x04\n\x0f\x41rtifactService\x12]\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse(\x01\x12\x63\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse0\x01\x12j\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\x12p\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\x12s\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponseBCZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,49 +41,61 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARTIFACT']._loaded_options = None
   _globals['_ARTIFACT']._serialized_options = b'\352A\277\001\n\025podracer.dev/Artifact\022\'projects/{project}/artifacts/{artifact}\022Eprojects/{project}/jobs/{job}/agents/{agent}/checkpoints/{checkpoint}\0226projects/{project}/jobs/{job}/checkpoints/{checkpoint}'
   _globals['_UPLOADHEADER'].fields_by_name['parent']._loaded_options = None
-  _globals['_UPLOADHEADER'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025podracer.dev/Artifact'
+  _globals['_UPLOADHEADER'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025podracer.dev/Artifact\272H\005r\003(\364\003'
+  _globals['_UPLOADHEADER'].fields_by_name['artifact_id']._loaded_options = None
+  _globals['_UPLOADHEADER'].fields_by_name['artifact_id']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_UPLOADHEADER'].fields_by_name['kind']._loaded_options = None
   _globals['_UPLOADHEADER'].fields_by_name['kind']._serialized_options = b'\342A\001\002'
   _globals['_UPLOADHEADER'].fields_by_name['size_bytes']._loaded_options = None
   _globals['_UPLOADHEADER'].fields_by_name['size_bytes']._serialized_options = b'\342A\001\002'
   _globals['_UPLOADHEADER'].fields_by_name['sha256']._loaded_options = None
-  _globals['_UPLOADHEADER'].fields_by_name['sha256']._serialized_options = b'\342A\001\002'
+  _globals['_UPLOADHEADER'].fields_by_name['sha256']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_UPLOADHEADER'].fields_by_name['request_id']._loaded_options = None
+  _globals['_UPLOADHEADER'].fields_by_name['request_id']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_UPLOADHEADER'].fields_by_name['replaced_sha256']._loaded_options = None
+  _globals['_UPLOADHEADER'].fields_by_name['replaced_sha256']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_DOWNLOADREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_DOWNLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact'
+  _globals['_DOWNLOADREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact\272H\005r\003(\364\003'
+  _globals['_DOWNLOADREQUEST'].fields_by_name['paths']._loaded_options = None
+  _globals['_DOWNLOADREQUEST'].fields_by_name['paths']._serialized_options = b'\272H\021\222\001\016\020\350\007\"\tr\007(\200\010\272\001\001\000'
   _globals['_GETARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_GETARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact'
+  _globals['_GETARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact\272H\005r\003(\364\003'
   _globals['_LISTARTIFACTSREQUEST'].fields_by_name['parent']._loaded_options = None
-  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025podracer.dev/Artifact'
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['parent']._serialized_options = b'\372A\027\022\025podracer.dev/Artifact\272H\005r\003(\364\003'
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['page_token']._loaded_options = None
+  _globals['_LISTARTIFACTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\tr\007(\364\003\272\001\001\000'
   _globals['_DELETEARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_DELETEARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact'
-  _globals['_ARTIFACTKIND']._serialized_start=1844
-  _globals['_ARTIFACTKIND']._serialized_end=2023
-  _globals['_ARTIFACT']._serialized_start=171
-  _globals['_ARTIFACT']._serialized_end=606
-  _globals['_ARTIFACTFILE']._serialized_start=608
-  _globals['_ARTIFACTFILE']._serialized_end=672
-  _globals['_UPLOADREQUEST']._serialized_start=674
-  _globals['_UPLOADREQUEST']._serialized_end=771
-  _globals['_UPLOADHEADER']._serialized_start=774
-  _globals['_UPLOADHEADER']._serialized_end=1023
-  _globals['_UPLOADRESPONSE']._serialized_start=1025
-  _globals['_UPLOADRESPONSE']._serialized_end=1095
-  _globals['_DOWNLOADREQUEST']._serialized_start=1097
-  _globals['_DOWNLOADREQUEST']._serialized_end=1175
-  _globals['_DOWNLOADRESPONSE']._serialized_start=1178
-  _globals['_DOWNLOADRESPONSE']._serialized_end=1332
-  _globals['_GETARTIFACTREQUEST']._serialized_start=1334
-  _globals['_GETARTIFACTREQUEST']._serialized_end=1400
-  _globals['_GETARTIFACTRESPONSE']._serialized_start=1402
-  _globals['_GETARTIFACTRESPONSE']._serialized_end=1477
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1480
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1639
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1641
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1744
-  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1746
-  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1815
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1817
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=1841
-  _globals['_ARTIFACTSERVICE']._serialized_start=2026
-  _globals['_ARTIFACTSERVICE']._serialized_end=2578
+  _globals['_DELETEARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact\272H\005r\003(\364\003'
+  _globals['_ARTIFACTKIND']._serialized_start=2015
+  _globals['_ARTIFACTKIND']._serialized_end=2194
+  _globals['_ARTIFACT']._serialized_start=200
+  _globals['_ARTIFACT']._serialized_end=635
+  _globals['_ARTIFACTFILE']._serialized_start=637
+  _globals['_ARTIFACTFILE']._serialized_end=701
+  _globals['_UPLOADREQUEST']._serialized_start=703
+  _globals['_UPLOADREQUEST']._serialized_end=800
+  _globals['_UPLOADHEADER']._serialized_start=803
+  _globals['_UPLOADHEADER']._serialized_end=1114
+  _globals['_UPLOADRESPONSE']._serialized_start=1116
+  _globals['_UPLOADRESPONSE']._serialized_end=1186
+  _globals['_DOWNLOADREQUEST']._serialized_start=1188
+  _globals['_DOWNLOADREQUEST']._serialized_end=1296
+  _globals['_DOWNLOADRESPONSE']._serialized_start=1299
+  _globals['_DOWNLOADRESPONSE']._serialized_end=1453
+  _globals['_GETARTIFACTREQUEST']._serialized_start=1455
+  _globals['_GETARTIFACTREQUEST']._serialized_end=1529
+  _globals['_GETARTIFACTRESPONSE']._serialized_start=1531
+  _globals['_GETARTIFACTRESPONSE']._serialized_end=1606
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1609
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1802
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1804
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1907
+  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1909
+  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1986
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1988
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=2012
+  _globals['_ARTIFACTSERVICE']._serialized_start=2197
+  _globals['_ARTIFACTSERVICE']._serialized_end=2749
 # @@protoc_insertion_point(module_scope)

@@ -191,7 +191,7 @@ class UploadHeader(_message.Message):
     sha256: _builtins.str
     """SHA-256 of all bytes. Required."""
     request_id: _builtins.str
-    """Repeating a request returns the same artifact."""
+    """Repeating a request returns the same artifact; other content with this id is refused."""
     replace: _builtins.bool
     """Replaces other content of the same kind under this name, once these bytes are stored. Jobs that use the former
     bytes keep them, as the artifact `NAME.` and 16 digits of their SHA-256. Needs artifact_id. Unset: ALREADY_EXISTS
@@ -372,7 +372,7 @@ class ListArtifactsRequest(_message.Message):
     kind: Global___ArtifactKind.ValueType
     """Only of this kind. Unset: all."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(

@@ -69,7 +69,7 @@ class ArtifactServiceServicer:
     def Upload(self, request_iterator, context):
         """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
         response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
-        limits.
+        limits, or if other uploads leave no room for a minute; DEADLINE_EXCEEDED for an upload that pauses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

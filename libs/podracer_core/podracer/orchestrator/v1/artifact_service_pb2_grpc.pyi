@@ -36,7 +36,7 @@ class ArtifactServiceStub:
     Upload: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.UploadRequest, _artifact_service_pb2.UploadResponse]
     """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
     response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
-    limits.
+    limits, or if other uploads leave no room for a minute; DEADLINE_EXCEEDED for an upload that pauses.
     """
     Download: _grpc.UnaryStreamMultiCallable[_artifact_service_pb2.DownloadRequest, _artifact_service_pb2.DownloadResponse]
     """Streams an artifact's files one after the other: a header, then its bytes. Errors: NOT_FOUND, DATA_LOSS."""
@@ -57,7 +57,7 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
     Upload: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.UploadRequest, _artifact_service_pb2.UploadResponse]  # type: ignore[assignment]
     """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
     response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
-    limits.
+    limits, or if other uploads leave no room for a minute; DEADLINE_EXCEEDED for an upload that pauses.
     """
     Download: _aio.UnaryStreamMultiCallable[_artifact_service_pb2.DownloadRequest, _artifact_service_pb2.DownloadResponse]  # type: ignore[assignment]
     """Streams an artifact's files one after the other: a header, then its bytes. Errors: NOT_FOUND, DATA_LOSS."""
@@ -81,7 +81,7 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_artifact_service_pb2.UploadResponse, _abc.Awaitable[_artifact_service_pb2.UploadResponse]]:
         """Stores an artifact. The first message has the header, the others have the bytes. The artifact exists once the
         response has arrived. Errors: INVALID_ARGUMENT for a wrong name, size or checksum; RESOURCE_EXHAUSTED above the
-        limits.
+        limits, or if other uploads leave no room for a minute; DEADLINE_EXCEEDED for an upload that pauses.
         """
 
     @_abc_1.abstractmethod

@@ -24,6 +24,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _JobView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_VIEW_UNSPECIFIED: _JobView.ValueType  # 0
+    """Not set: basic."""
+    JOB_VIEW_BASIC: _JobView.ValueType  # 1
+    """Without what may be large: of `spec` search, founders, data, code, retrain, continuous and arguments of the
+    environment of more than 1 KiB, and `environment_description`.
+    """
+    JOB_VIEW_FULL: _JobView.ValueType  # 2
+    """All of it."""
+
+class JobView(_JobView, metaclass=_JobViewEnumTypeWrapper):
+    """How much of its jobs a listing has."""
+
+JOB_VIEW_UNSPECIFIED: JobView.ValueType  # 0
+"""Not set: basic."""
+JOB_VIEW_BASIC: JobView.ValueType  # 1
+"""Without what may be large: of `spec` search, founders, data, code, retrain, continuous and arguments of the
+environment of more than 1 KiB, and `environment_description`.
+"""
+JOB_VIEW_FULL: JobView.ValueType  # 2
+"""All of it."""
+Global___JobView: _TypeAlias = JobView  # noqa: Y015
+
 class _PromotionDecision:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -72,8 +100,8 @@ class CreateJobRequest(_message.Message):
     job_id: _builtins.str
     """Last part of the name, a DNS label. Unset: the display name and a random ending."""
     request_id: _builtins.str
-    """Random, chosen by the caller. Repeating a request returns the same job. At most 64 characters. Unset: not
-    idempotent.
+    """Random, chosen by the caller. Repeating a request returns the same job; another request with this id is refused.
+    At most 64 characters. Unset: not idempotent.
     """
     validate_only: _builtins.bool
     """Only checks the job; creates nothing."""
@@ -179,10 +207,11 @@ class ListJobsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     filter: _builtins.str
@@ -193,6 +222,8 @@ class ListJobsRequest(_message.Message):
     Unset: all. Example:
     `state=RUNNING AND environment="CartPole-v1" AND labels.team!=vision AND create_time>=2026-01-31T00:00:00Z`
     """
+    view: Global___JobView.ValueType
+    """How much of each job. Unset: basic."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
         """Only jobs in these states. Empty: all."""
@@ -205,10 +236,11 @@ class ListJobsRequest(_message.Message):
         page_token: _builtins.str = ...,
         states: _abc.Iterable[_job_pb2.JobState.ValueType] | None = ...,
         filter: _builtins.str = ...,
+        view: Global___JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "states", b"states", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,8 +529,11 @@ class WatchJobsRequest(_message.Message):
 
     PARENT_FIELD_NUMBER: _builtins.int
     AFTER_POSITIONS_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
+    view: Global___JobView.ValueType
+    """How much of each job. Unset: basic."""
     @_builtins.property
     def after_positions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """To continue after a reconnection: for the uid of each known job, the position of its newest received event. The
@@ -511,10 +546,11 @@ class WatchJobsRequest(_message.Message):
         *,
         parent: _builtins.str = ...,
         after_positions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        view: Global___JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_positions", b"after_positions", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_positions", b"after_positions", "parent", b"parent", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,7 +609,7 @@ class ListPodsRequest(_message.Message):
     parent: _builtins.str
     """Project. Unset: `projects/default`."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(
@@ -634,7 +670,7 @@ class ListEventsRequest(_message.Message):
     after_position: _builtins.int
     """Events after this position."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     def __init__(
         self,
         *,
@@ -1072,7 +1108,7 @@ class ListPromotionsRequest(_message.Message):
     alias: _builtins.str
     """Alias. Unset: all."""
     page_size: _builtins.int
-    """Maximum number of results, 1 to 1,000. 0: 100."""
+    """Maximum number of results, 1 to 1,000. 0: 100. A page of 1 MiB ends earlier."""
     page_token: _builtins.str
     """From an earlier response. Unset: the first page."""
     def __init__(
