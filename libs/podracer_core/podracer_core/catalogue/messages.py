@@ -112,6 +112,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         data=files_to_messages(spec.data),
         isolation=spec.isolation,
         evaluation_steps=spec.evaluation_steps or 0,
+        network=spec.network,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -129,6 +130,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         data=files_from_messages(message.data),
         isolation=cast("Isolation", message.isolation),  # the spec checks it
         evaluation_steps=message.evaluation_steps or None,
+        network=message.network,
     )
 
 

@@ -55,7 +55,7 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 120.0) -> Insp
         )
     spec = gymnasium_spec(spec)
     memory = create_memory()
-    children = [ChildProcess(spec.name, memory)]
+    children = [ChildProcess(spec, memory)]
     deadline = time.monotonic() + timeout_s
     try:
         children[0].send("open", environment=spec.to_json(), count=1, pictures=False)

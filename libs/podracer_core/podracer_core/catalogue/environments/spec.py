@@ -79,6 +79,7 @@ class EnvironmentSpec:
                          which become paths likewise
     isolation            "process": each world in a process of its own; "": several in a process
     evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
+    network              its processes may open connections
     """
 
     id: str = ""
@@ -90,6 +91,7 @@ class EnvironmentSpec:
     data: Mapping[str, str | StoredFile] = field(default_factory=dict)
     isolation: Isolation = ""
     evaluation_steps: int | None = None
+    network: bool = False
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
@@ -178,6 +180,7 @@ class EnvironmentSpec:
                 "data": data,
             }
             | ({"isolation": self.isolation} if self.isolation else {})
+            | ({"network": True} if self.network else {})
             | ({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps})
         )
 

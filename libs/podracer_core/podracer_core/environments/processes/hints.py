@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sys
 from pathlib import Path
 
 from podracer_core.catalogue.environments.packages import install_advice
+from podracer_core.environments.processes.launcher import IN_BOX
 
 
 def hint(error: BaseException) -> str:
     """A sentence for a file that is not here, or a missing module; empty for other errors."""
+    if IN_BOX in os.environ and (advice := _box_advice(error)):
+        return advice
     if isinstance(error, FileNotFoundError):
         named = re.match(r"(\S+) not found", str(error))  # as NumPy says it
         file = Path(str(error.filename or (named[1] if named else "/")))
@@ -23,4 +28,16 @@ def hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
+    return ""
+
+
+def _box_advice(error: BaseException) -> str:
+    """A sentence for what the box refuses, also where a library has raised another error because of that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, PermissionError) and cause.filename is None):
+            return "an environment has no network, unless its job says `environment: {network: true}`"
+        if isinstance(cause, PermissionError):
+            return "it reads its own code and `data` only, and writes into its working folder (tempfile.gettempdir())"
+        cause = cause.__cause__ or cause.__context__
     return ""

@@ -87,7 +87,7 @@ class IsolationProof:
             with self._lock:
                 if self._closed:
                     return [None] * len(counts)
-                children = self._children = [ChildProcess(self._spec.name, memory) for _ in counts]
+                children = self._children = [ChildProcess(self._spec, memory) for _ in counts]
             for child, count in zip(children, counts, strict=True):
                 send_open(child, self._spec, count, code=self._code)
             opened = {child: _answer(child, deadline) for child in children}

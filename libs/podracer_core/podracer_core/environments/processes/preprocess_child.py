@@ -1,6 +1,6 @@
 """The process that runs a user's environments for `PreprocessVecEnv`.
 
-    python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD PARENT_PID DIE_WITH_THREAD SPINS
+    python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD SPINS
 
 It answers messages (see `channel`), one for each command, and shares arrays with its parent. It imports torch only if
 the user's environment is a batched one.
@@ -29,7 +29,6 @@ A failure answers {"error": {"kind": "user_code" or "invalid", "message": …, "
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import inspect
 import io
@@ -59,7 +58,6 @@ from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
 _CLOSING_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 _Answer = tuple[dict[str, Any], bytes]
 _NOTHING: dict[str, Any] = {}
@@ -165,13 +163,8 @@ def _exit_with_parent(connection: int) -> None:
     os._exit(1)
 
 
-def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, spins: bool) -> None:
+def main(descriptor: int, memory: int, spins: bool) -> None:
     """Serve until the parent closes its socket."""
-    if die_with_thread and sys.platform == "linux":
-        # The kernel kills us when the thread that started us ends, so this is asked for only by a main thread.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
-            sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     os.dup2(2, 1)  # what user code prints must not mix with the output of the command that started us
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -249,4 +242,4 @@ def check_takes_render_mode(loaded: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1", sys.argv[5] == "1")
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")

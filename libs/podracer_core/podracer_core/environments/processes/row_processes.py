@@ -162,7 +162,7 @@ class RowProcesses:
         self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec.name, self.memory, spins=self._spins, output=self.output)
+        return ChildProcess(self._spec, self.memory, spins=self._spins, output=self.output)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures = self._pictures and rows.start == 0
