@@ -69,7 +69,7 @@ class ChildProcess:
                 folder = tempfile.mkdtemp(prefix="podracer-box-")
                 box = box_for(spec, folder)
                 environment |= {"TMPDIR": folder, "HOME": folder, IN_BOX: "1"}
-            script = [sys.executable, "-I", "-S", launcher.__file__]
+            script = [sys.executable, "-I", "-S", "-c", launcher.START, str(Path(launcher.__file__).parent)]
             command = [*script, str(read_end), ",".join(inherited), *box, *command]
         with theirs, os.fdopen(read_end, "rb"):
             self._process = subprocess.Popen(
@@ -78,7 +78,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stderr=self.output.stderr,
                 env=environment,
-                start_new_session=True,
+                process_group=0,
             )
 
     @property

@@ -1,24 +1,24 @@
 """Starts a process in a box that it cannot leave, and ends everything that it has started when it ends.
 
-    python -I -S launcher.py LIFELINE DESCRIPTORS BOX FOLDER READABLE USABLE COMMAND…
+    python -I -S -c START FOLDER_OF_THIS_FILE LIFELINE DESCRIPTORS BOX FOLDER READABLE USABLE COMMAND…
 
 It stays as the parent of whatever loses its own (a subreaper) until COMMAND ends or LIFELINE, a pipe, is closed; then
 it kills all of them, removes FOLDER, and ends as COMMAND has ended. BOX is CLOSED, NETWORK, or "" for none. What this
 kernel lacks is left out (`box.missing`); what it has and refuses is an error. Each environment waits for this script,
-so it imports little.
+so it imports little, and is imported itself: a script would be compiled each time.
 """
 
 import ctypes
 import os
 import select
-import signal
 import struct
-import sys
 import time
 
+START = "import sys; sys.path.append(sys.argv.pop(1)); import launcher; launcher.main(*sys.argv[1:])"
 CLOSED, NETWORK = "closed", "network"
 IN_BOX = "IN_PODRACER_BOX"
 """The variable of a process in a box."""
+_KILL, _DEFAULT, _IGNORE = 9, 0, 1
 _EPERM, _EACCES, _ENOSYS, _PRETEND = 1, 13, 38, 0
 _DEATH_SIGNAL, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -57,24 +57,19 @@ def has_seccomp() -> bool:
     return machine is not None and _library.syscall(machine[2], 2, 0, ctypes.byref(refusal)) == 0
 
 
-def set_attribute(number: int, value: int) -> None:
+def _set(number: int, value: int) -> None:
     """prctl(2)."""
     _require(_library.prctl(number, value, 0, 0, 0), f"prctl {number}")
 
 
-def protect_memory() -> None:
-    """Let no process of this user read or trace this one, and let no core dump hold its secrets."""
-    set_attribute(_DUMPABLE, 0)
-
-
 def main(lifeline: str, descriptors: str, box: str, folder: str, readable: str, usable: str, *command: str) -> None:
     """See the module."""
-    set_attribute(_SUBREAPER, 1)
+    _set(_SUBREAPER, 1)
     launcher, child = os.getpid(), os.fork()
     if not child:
         try:
             os.setpgid(0, 0)
-            set_attribute(_DEATH_SIGNAL, signal.SIGKILL)
+            _set(_DEATH_SIGNAL, _KILL)
             if os.getppid() == launcher:
                 os.close(int(lifeline))
                 if box:
@@ -86,9 +81,9 @@ def main(lifeline: str, descriptors: str, box: str, folder: str, readable: str, 
             os.write(2, f"the box of the environment: {error}\n".encode())
         finally:
             os._exit(1)
-    protect_memory()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    _set(_DUMPABLE, 0)
+    for number in (1, 2, 15):  # SIGHUP, SIGINT, SIGTERM
+        _library.signal(number, _IGNORE)
     for descriptor in descriptors.split(","):
         os.close(int(descriptor))
     waiting = select.poll()
@@ -101,8 +96,7 @@ def main(lifeline: str, descriptors: str, box: str, folder: str, readable: str, 
 
         shutil.rmtree(folder, ignore_errors=True)
     if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
+        _library.signal(-code, _DEFAULT)
         os.kill(launcher, -code)
     os._exit(max(code, 0))
 
@@ -126,9 +120,9 @@ def _end_all(child: int) -> int:
         for each in children:
             try:
                 group = os.getpgid(each)
-                os.kill(each, signal.SIGKILL)
+                os.kill(each, _KILL)
                 if group != os.getpgrp():
-                    os.killpg(group, signal.SIGKILL)
+                    os.killpg(group, _KILL)
             except (ProcessLookupError, PermissionError):
                 pass
         time.sleep(0.001)
@@ -136,7 +130,7 @@ def _end_all(child: int) -> int:
 
 def _shut_in(rights: dict[str, int], network: bool) -> None:
     """Allow this process these rights beneath these paths, and no dangerous calls, for ever."""
-    set_attribute(_NO_NEW_PRIVILEGES, 1)
+    _set(_NO_NEW_PRIVILEGES, 1)
     if version := landlock_version():
         handled = (1 << _RIGHTS.get(version, 16)) - 1
         # From version 6 on: no signals to others, and none of their abstract sockets.
@@ -201,7 +195,3 @@ def _require(result: int, what: str) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
