@@ -69,7 +69,7 @@ def test_the_red_team_comes_back_with_nothing(
             listening.listen()
         kwargs = {
             "secrets": list(map(str, secrets)),
-            "folders": [str(file.parent) for file in secrets] + [str(tmp_path), short_folder, str(Path.cwd())],
+            "folders": [str(file.parent) for file in secrets] + [str(tmp_path), short_folder],
             "server": os.getpid(),
             "port": port,
             "socket_path": path,

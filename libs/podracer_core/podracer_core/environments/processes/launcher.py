@@ -16,7 +16,7 @@ import time
 
 START = "import sys; sys.path.append(sys.argv.pop(1)); import launcher; launcher.main(*sys.argv[1:])"
 CLOSED, NETWORK = "closed", "network"
-IN_BOX = "IN_PODRACER_BOX"
+IN_BOX = "USER_CODE_BOX"
 """The variable of a process in a box."""
 _KILL, _DEFAULT, _IGNORE = 9, 0, 1
 _EPERM, _EACCES, _ENOSYS, _PRETEND = 1, 13, 38, 0
@@ -30,8 +30,7 @@ _REFUSED = {  # x86_64, aarch64; numbers above 424 are the same
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
     "setns": (308, 268), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
-    "delete_module": (176, 106), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "acct": (163, 89),
-    "swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "truncate": (76, 45),
+    "delete_module": (176, 106), "open_by_handle_at": (304, 265), "truncate": (76, 45),
     "io_uring": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "open_tree": (428, 428),
     "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "mount_setattr": (442, 442),
