@@ -12,7 +12,7 @@ from typing import Literal
 
 from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import ByteSize, Seconds
-from podracer_core.environments.processes.box import shuts_files
+from podracer_core.environments.processes.launcher import landlock_version
 from podracer_core.rpc.address import parse_address
 
 
@@ -77,7 +77,7 @@ class LearnerConfig(PodSettings):
     @property
     def runs_user_code(self) -> bool:
         """Whether this pod may start users' own environments."""
-        return self.layout == "split" or self.own_user_code or (self.allow_user_code and shuts_files())
+        return self.layout == "split" or self.own_user_code or (self.allow_user_code and landlock_version() > 0)
 
     @property
     def ahead(self) -> int | None:

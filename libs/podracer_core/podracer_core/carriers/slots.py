@@ -106,10 +106,7 @@ class SlotWriter:
                 self._staging.write(place, tensor)
                 self._staging.refer(messages[name], place)
             self._staging.synchronize()
-        except (
-            RuntimeError,
-            CarrierFailed,
-        ):  # torch's, or the file is broken; the slot was not handed over, so it will not be returned
+        except (RuntimeError, CarrierFailed):  # the slot was not handed over, so it will not be returned
             self._table.abandon(slot)
             raise
         return messages

@@ -31,20 +31,14 @@ _DEVICES = "null zero full random urandom dri kfd dxg"
 
 def missing() -> list[str]:
     """What this machine lacks for a whole box."""
-    is_linux = sys.platform == "linux"
-    version = landlock_version() if is_linux else 0
+    version = landlock_version()
     found = {
         "Landlock (Linux 5.13), which shuts files": version >= 1,
         "Landlock 3 (Linux 6.2), which refuses to cut readable files": version == 0 or version >= 3,
         "Landlock 6 (Linux 6.12), which refuses signals to other processes": version == 0 or version >= 6,
-        "seccomp, which refuses the network and dangerous calls": is_linux and has_seccomp(),
+        "seccomp, which refuses the network and dangerous calls": has_seccomp(),
     }
     return [what for what, there in found.items() if not there]
-
-
-def shuts_files() -> bool:
-    """Whether user code cannot read the secrets that its service can read."""
-    return sys.platform == "linux" and landlock_version() > 0
 
 
 @functools.cache

@@ -36,7 +36,8 @@ def _box_advice(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, socket.gaierror) or (isinstance(cause, PermissionError) and cause.filename is None):
-            return "an environment has no network, unless its job says `environment: {network: true}`"
+            why = "an environment has no network, unless its job says `environment: {network: true}`, and no /dev/shm"
+            return f"{why}, which locks of multiprocessing need"
         if isinstance(cause, PermissionError):
             return "it reads its own code and `data` only, and writes into its working folder (tempfile.gettempdir())"
         cause = cause.__cause__ or cause.__context__

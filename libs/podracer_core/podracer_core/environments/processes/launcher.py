@@ -42,18 +42,19 @@ _CLONE3, _OPENAT2 = 435, 437
 _NAMESPACES, _TIOCSTI, _STREAM = 0x7E02_0080, 0x5412, 1
 _UNIX, _FAMILIES = 1, (1, 2, 10, 16)  # with a network: unix, IPv4, IPv6, and netlink for look-ups
 _MACHINES = {"x86_64": (0, 0xC000_003E, 317), "aarch64": (1, 0xC000_00B7, 277)}  # column, architecture, seccomp(2)
+_IS_LINUX = os.uname().sysname == "Linux"
 _library = ctypes.CDLL(None, use_errno=True)
 
 
 def landlock_version() -> int:
     """The version of this kernel's Landlock; 0 without it."""
-    return max(0, int(_library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
+    return max(0, int(_library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1))) if _IS_LINUX else 0
 
 
 def has_seccomp() -> bool:
     """Whether system calls can be refused, on a processor whose numbers are known here."""
     machine, refusal = _MACHINES.get(os.uname().machine), ctypes.c_uint32(0x0005_0000)
-    return machine is not None and _library.syscall(machine[2], 2, 0, ctypes.byref(refusal)) == 0
+    return _IS_LINUX and machine is not None and _library.syscall(machine[2], 2, 0, ctypes.byref(refusal)) == 0
 
 
 def _set(number: int, value: int) -> None:

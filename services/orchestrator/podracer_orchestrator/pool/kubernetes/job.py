@@ -121,11 +121,7 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
     def socket(of: Item, *, seen_by: Item) -> str:
         """A sidecar's address. It may have a folder of its own there, which the learner sees beneath that of all."""
         own = next((each.get("subPath", "") for each in of["volumeMounts"] if each["mountPath"] == folder), "")
-        return (
-            f"unix://{folder}/{own}/{of['name']}.sock"
-            if own and seen_by is learner
-            else f"unix://{folder}/{of['name']}.sock"
-        )
+        return f"unix://{folder}/{f'{own}/' if own and seen_by is learner else ''}{of['name']}.sock"
 
     others = [each for each in spec["initContainers"] if each["name"] not in (WORKER, EVALUATOR)]
     if plan.kind.is_fused:
