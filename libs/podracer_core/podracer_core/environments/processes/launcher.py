@@ -88,8 +88,13 @@ def main(lifeline: str, descriptors: str, box: str, folder: str, readable: str, 
         os.close(int(descriptor))
     waiting = select.poll()
     waiting.register(int(lifeline), 0)
-    waiting.register(os.pidfd_open(child), select.POLLIN)
-    waiting.poll()
+    pause_ms = -1
+    try:
+        waiting.register(os.pidfd_open(child), select.POLLIN)
+    except OSError:  # gVisor has none
+        pause_ms = 20
+    while not waiting.poll(pause_ms) and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+        pass
     code = os.waitstatus_to_exitcode(_end_all(child))
     if folder:
         import shutil  # late: it is slow
