@@ -113,6 +113,15 @@ def test_honest_code_does_not_notice_it(tmp_path: Path) -> None:
         environment.close()
 
 
+def test_code_that_is_a_package_opens_no_folder_beside_it(tmp_path: Path) -> None:
+    """To import it, its parent is on the import path: in a pod that is the cache."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    _, _, readable, _ = box.box_for(EnvironmentSpec(entry_point="package:A", code_path=str(package)), str(tmp_path))
+    assert {str(package), str(tmp_path)} & set(readable.split(os.pathsep)) == {str(package)}
+
+
 def test_a_job_may_ask_for_the_network(port: int) -> None:
     kwargs: dict[str, Any] = {"port": port}
     refused = _message_of(EnvironmentSpec(entry_point="red_team:calls_a_port", code_path=CODE, kwargs=kwargs))

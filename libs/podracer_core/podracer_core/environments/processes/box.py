@@ -51,7 +51,7 @@ def warn_once() -> None:
 def box_for(spec: EnvironmentSpec, folder: str) -> tuple[str, str, str, str]:
     """The launcher's BOX, FOLDER, READABLE and USABLE for an environment."""
     warn_once()
-    own = [spec.to_json()["code_path"], *(value for value in spec.data.values() if isinstance(value, str))]
+    own = [spec.code_path, *(value for value in spec.data.values() if isinstance(value, str))]
     system = [
         *_FOLDERS.split(),
         *(f"/etc/{name}" for name in _ETC.split()),
