@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -81,24 +83,40 @@ def test_the_red_team_comes_back_with_nothing(
     assert "raised ValueError: loot: []" in message, message
     assert [stat.S_IMODE(file.stat().st_mode) for file in secrets] == [0o600] * 3
     assert own.read_text() == "a table"
-    assert not _left_over()
+    assert not _left_over(str(own))
 
 
-def _left_over() -> list[psutil.Process]:
-    """What runs in a box; a process that is about to end has a moment for it."""
+def _left_over(word: str) -> list[psutil.Process]:
+    """What runs with this in its command line; a process that is about to end has a moment for it."""
     deadline = time.monotonic() + 60
     while True:
-        found = [each for each in psutil.process_iter() if _is_in_box(each)]
+        found = [each for each in psutil.process_iter() if _is_named(each, word)]
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.01)
 
 
-def _is_in_box(process: psutil.Process) -> bool:
+def _is_named(process: psutil.Process, word: str) -> bool:
     try:
-        return any("podracer-box-" in word for word in process.cmdline()[1:])
+        return any(word in each for each in process.cmdline()[1:])
     except psutil.Error:
         return False
+
+
+PARENT = """
+import os, sys, torch
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes.preprocess import PreprocessVecEnv
+spec = EnvironmentSpec(entry_point="red_team:Daemon", code_path=sys.argv[1], kwargs={"word": sys.argv[2]})
+environment = PreprocessVecEnv(spec, 2, processes=2)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_code_has_started_ends_even_if_its_service_is_killed(tmp_path: Path) -> None:
+    word = f"daemon-of-{tmp_path}"
+    assert subprocess.run([sys.executable, "-c", PARENT, CODE, word], check=False).returncode == -9
+    assert not _left_over(word)
 
 
 def test_honest_code_does_not_notice_it(tmp_path: Path) -> None:

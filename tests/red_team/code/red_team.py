@@ -47,7 +47,7 @@ class RedTeam(gymnasium.Env[Any, Any]):
         self._system_calls(server)
         self._descriptors()
         self._environment()
-        self._daemons()
+        self._daemons(own)
         raise ValueError("loot: " + json.dumps(self.loot))
 
     def _try(self, what: str, act: Callable[[], Any]) -> None:
@@ -143,11 +143,11 @@ class RedTeam(gymnasium.Env[Any, Any]):
     def _environment(self) -> None:
         self.loot += [f"variable {name}" for name, value in os.environ.items() if "SECRET" in value]
 
-    def _daemons(self) -> None:
+    def _daemons(self, word: str) -> None:
         """Processes that leave the session: a daemon, and one that forks for ever."""
         forks = "import os, time\nwhile True:\n  if os.fork(): os._exit(0)\n  os.setsid(); time.sleep(0.001)"
         for code in ("import time; time.sleep(600)", forks):
-            subprocess.Popen([sys.executable, "-I", "-S", "-c", code, tempfile.gettempdir()], start_new_session=True)
+            subprocess.Popen([sys.executable, "-I", "-S", "-c", code, word], start_new_session=True)
         time.sleep(0.1)
 
 
@@ -169,6 +169,19 @@ def _pidfd(server: int) -> int:
     with contextlib.suppress(OSError):
         return os.pidfd_open(server)
     return -1
+
+
+class Daemon(gymnasium.Env[Any, Any]):
+    """Starts a process in a session of its own, with `word` in its command line."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, word: str) -> None:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word], start_new_session=True)
+
+    def reset(self, **_: Any) -> Any:
+        return self.observation_space.sample() * 0, {}
 
 
 class Honest(gymnasium.Env[Any, Any]):
