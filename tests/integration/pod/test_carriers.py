@@ -83,7 +83,7 @@ def weights(cohort: cohort_pb2.CohortSpec) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def workers(shared_lab: Any) -> Any:
     """A lab with two workers that are not killed: `shared` sees the lab's folder, `apart` another one."""
-    (shared_lab.folder / "another/container").mkdir()
+    (shared_lab.folder / "another/container").mkdir(parents=True)
     shared_lab.start("worker", "shared")
     shared_lab.start("worker", "apart", shm_dir=str(shared_lab.folder / "another/container"))
     return shared_lab
@@ -338,7 +338,7 @@ def test_a_slot_that_was_never_handed_over_ends_the_session(
 @pytest.fixture(scope="module")
 def evaluators(shared_lab: Any) -> Any:
     """As `workers`."""
-    (shared_lab.folder / "far/away").mkdir()
+    (shared_lab.folder / "far/away").mkdir(parents=True)
     shared_lab.start("evaluator", "shared_evaluator")
     shared_lab.start("evaluator", "apart_evaluator", shm_dir=str(shared_lab.folder / "far/away"))
     return shared_lab
