@@ -29,8 +29,7 @@ _ends_with_parent = False
 
 
 def protect_memory() -> None:
-    """Let no process of this user read or trace this one, and no core dump hold its secrets. A process that ends with
-    its parent stays open: the parent measures its memory."""
+    """Let no process of this user trace this one. If it ends with a parent, it stays open: that measures its memory."""
     if sys.platform == "linux" and not _ends_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
