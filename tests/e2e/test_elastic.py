@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from podracer_client import Client
-from support.endless_job import end_after, rows, write_job
+from support.endless_job import assert_ended_at, end_after, rows, write_job
 from support.processes import Command, wait_until
 
 pytestmark = pytest.mark.thorough
@@ -49,10 +49,7 @@ def test_one_pod_and_three_more_and_three_fewer_and_one_is_killed(
         wait_until(lambda: len(command.services("podracer_learner")) == 1, 60, "three pods to leave")
         limit = end_after(job, 32)
         assert command.wait(120) == 0, command.stderr
-    assert command.events[-1]["env_steps"] == limit
-    assert rows(tmp_path, "SELECT env_steps FROM jobs") == [(limit,)]
-    assert rows(tmp_path, "SELECT sum(env_steps) FROM work_members") == [(limit,)]
-    assert rows(tmp_path, "SELECT sum(env_steps) FROM rounds", "leaderboard") == [(limit,)]
+    assert_ended_at(limit, tmp_path, command.events[-1]["env_steps"])
     assert rows(tmp_path, "SELECT count(*) FROM works WHERE state = 'FAILED'") == [(0,)]
     kinds = {event["kind"] for event in command.events if event["event"] == "job_event"}
     assert {"JOB_CHANGED", "POD_RESTARTED", "ROUND_COMPLETED"} <= kinds

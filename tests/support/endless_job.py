@@ -1,4 +1,4 @@
-"""A small job without an end: faults come while it trains, then it is given exactly what it has to end at."""
+"""A small job without an end: faults come while it trains, then it is given a budget to end at."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wait_for_rounds(folder: Path, count: int, what: str) -> None:
 
 
 def end_after(job: Job, updates: int) -> int:
-    """Give a running job a budget of so many more updates than are under way; what it has to end at, exactly."""
+    """Give a running job a budget of so many more updates than are under way; returns the budget."""
     progress = job.refresh().progress
     limit = progress.env_steps + progress.reserved_env_steps + updates * UPDATE
     request = job_service_pb2.UpdateJobRequest(name=job.name)
@@ -72,6 +72,15 @@ def end_after(job: Job, updates: int) -> int:
     request.update_mask.paths.append("objective.max_env_steps")
     job._servers.job_service.UpdateJob(request)
     return limit
+
+
+def assert_ended_at(limit: int, folder: Path, told: int, *, members: int = 1) -> None:
+    """Every counter of the only job says the same as the command, at `limit` or at most an update later: a rollout that
+    a leaving pod has cut moves the later ones, and the last one is finished."""
+    assert limit <= told < limit + members * UPDATE
+    assert rows(folder, "SELECT env_steps FROM jobs") == [(told,)]
+    assert rows(folder, "SELECT sum(env_steps) FROM work_members") == [(told,)]
+    assert rows(folder, "SELECT sum(env_steps) FROM rounds", "leaderboard") == [(told,)]
 
 
 def end_running(folder: Path, updates: int) -> int:

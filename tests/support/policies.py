@@ -41,6 +41,12 @@ def with_original_space(checkpoint: Checkpoint, space: Space) -> Checkpoint:
     return replace(checkpoint, metadata={**checkpoint.metadata, "observation_space": to_json(from_gymnasium(space))})
 
 
+def with_origin(checkpoint: Checkpoint, *origin: float) -> Checkpoint:
+    """As it is stored of an environment whose first numbers float32 cannot tell apart."""
+    environment = {**checkpoint.metadata["environment"], "observation_origin": list(origin)}
+    return replace(checkpoint, metadata={**checkpoint.metadata, "environment": environment})
+
+
 def trained_policies(
     environment: str, seeds: list[int], updates: int, horizon: int, envs: int, **shared: Any
 ) -> list[Checkpoint]:

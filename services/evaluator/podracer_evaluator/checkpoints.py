@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podracer.common.v1 import agent_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.attachments.cache import FileCache
 from podracer_core.attachments.placement import FILES_MISSING, place_environment
 from podracer_core.catalogue import spaces
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import (
@@ -146,20 +146,15 @@ def describe(checkpoint: Checkpoint) -> evaluator_service_pb2.CheckpointDescript
             agent=str(metadata.get("agent", "")),
             algorithm=str(metadata["algorithm"]),
             environment=environment_to_message(spec),
-            environment_description=_environment_description(spec, observation_space, action_space),
+            environment_description=description_to_message(
+                spec, observation_space, action_space, spec.max_episode_steps
+            ),
             env_steps=int(metadata.get("env_steps", 0)),
             hyperparameters=hyperparameters,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"not an agent's checkpoint: {error!r}", reason="NOT_A_POLICY") from error
     return description
-
-
-def _environment_description(
-    spec: EnvironmentSpec, observation_space: spaces.Space, action_space: spaces.Space
-) -> environment_pb2.EnvironmentDescription:
-    backend = find_environment(spec.id).backend if spec.id else "gymnasium"
-    return description_to_message(observation_space, action_space, spec.max_episode_steps, backend)
 
 
 def _seeds(

@@ -20,6 +20,7 @@ from podracer_core.serving import ServedPolicies, ServedPolicy
 MAX_ROWS = 1024
 """The most observations of one request."""
 
+_CONVERTED = {torch.float32: (torch.float64,), torch.float64: (torch.int64,)}
 _PART = {"observations": "observation", "action_masks": "mask"}
 
 
@@ -37,9 +38,9 @@ def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> tuple[Tenso
     observations, shape = _decoded("observations", request.observations), tuple(request.observations.shape)
     if [part.name for part in parts] == [WHOLE] and shape == parts[0].shape != policy.observation_shape:
         return _from_parts({WHOLE: observations}, policy)
-    if observations.dtype == torch.float64 and policy.observation_dtype == torch.float32:
+    if observations.dtype in _CONVERTED.get(policy.observation_dtype, ()):
         _require_finite(observations)
-        observations = observations.float()
+        observations = observations.to(policy.observation_dtype)
     if observations.dtype != policy.observation_dtype:
         expected, found = _dtype_name(policy.observation_dtype), _dtype_name(observations.dtype)
         raise _refused("observations.dtype", f"expected {expected}, got {found}")

@@ -21,7 +21,7 @@ from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.negotiation import Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotWriter
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import description_to_message, environment_from_message
 from podracer_core.environments.registry import device_for, require_device
 from podracer_core.environments.spaces import from_gymnasium
@@ -237,6 +237,5 @@ def _state(request: worker_service_pb2.OpenCollect) -> dict[str, Tensor]:
 
 
 def _description(spec: EnvironmentSpec, environment: VecEnvironment) -> environment_pb2.EnvironmentDescription:
-    backend = find_environment(spec.id).backend if spec.id else "gymnasium"
     spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
-    return description_to_message(*spaces, environment.max_episode_steps, backend)
+    return description_to_message(spec, *spaces, environment.max_episode_steps)

@@ -273,8 +273,9 @@ async def test_who_was_promoted_by_hand_before_its_contest_needs_none(site, desc
 
 
 async def test_a_generation_can_be_changed_while_its_environment_is_inspected(site, description):
-    """What its founders' checkpoints are is not lost on the way."""
+    """What its founders' checkpoints are is not lost on the way, nor the origin of what they observe."""
     await upload(site, b"1")
+    description.observation_origin.append(1.7e9)
     await create(site)
     await train(site, description, score=10.0)
     champion = (await history(site, 1))[0].policy
@@ -283,12 +284,14 @@ async def test_a_generation_can_be_changed_while_its_environment_is_inspected(si
     assert (await learner.ask(wait_s=10.0)).HasField("inspect")
     spec = job_pb2.JobSpec(weight=2.0)
     await update(site, f"{TRADER}-2", spec=spec, update_mask={"paths": ["weight"]})
+    description.observation_origin[:] = [1.8e9]
     await learner.complete(inspect=pod_pb2.InspectResult(description=description))
     assert (await learner.ask(wait_s=10.0)).HasField("train")
     (founder,) = site.board.boards["projects/default/leaderboards/trader-2"].founders
     assert founder.checkpoint == champion.checkpoint
     environment = learner.lease.train.cohort.environment
     assert environment.data["table"].sha256 == sha256(b"2")
+    assert environment.observation_origin == [1.7e9]
 
 
 async def test_a_champion_of_an_algorithm_that_is_not_searched_founds_nothing(site, description):

@@ -56,12 +56,14 @@ async def test_pods_are_told_code_and_data(site: Any, parts: dict[str, Any]) -> 
         observation_space=environment_pb2.Space(box=environment_pb2.BoxSpace(shape=[1], low=[0], high=[1])),
         action_space=environment_pb2.Space(discrete=environment_pb2.DiscreteSpace(n=2)),
         shares_state=True,
+        observation_origin=[1.7e9],
     )
     learner = site.learner()
     learner.lease = lease
     await learner.complete(inspect=pod_pb2.InspectResult(description=described))
     lease = await site.learner().ask()
     told.isolation, told.evaluation_steps = "process", 3125  # it has no time limit: a tenth of the steps / 32 episodes
+    told.observation_origin.append(1.7e9)
     assert lease.train.cohort.environment == told
 
 

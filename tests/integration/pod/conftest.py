@@ -297,7 +297,7 @@ def make_train_work(
     info = BUILT_IN.get(environment)
     if info is not None and user is None and info.observation_space and info.action_space:
         description = description_to_message(
-            info.observation_space, info.action_space, info.max_episode_steps, info.backend
+            EnvironmentSpec(environment), info.observation_space, info.action_space, info.max_episode_steps
         )
         cohort.environment_description.CopyFrom(description)
     for index in range(members):

@@ -29,7 +29,8 @@ from podracer_core.errors import (
     PodracerError,
     Unauthenticated,
 )
-from support.policies import random_policy, with_original_space
+from podracer_core.in_process.result import Policy
+from support.policies import random_policy, with_origin, with_original_space
 from support.processes import wait_until
 
 from .conftest import BOX, CHOICE, Site, torque_policy
@@ -103,6 +104,33 @@ def test_takes_the_parts_of_an_observation_by_name(site: Site) -> None:
         ):
             with pytest.raises(InvalidInput, match=message):
                 client.act(wrong, policy="hand")
+
+
+def test_tells_seconds_since_1970_apart(site: Site) -> None:
+    checkpoint = with_origin(random_policy("ppo", BOX, CHOICE, 2), 1.7e9)
+    served = site.checkpoint("c", checkpoint)
+    torques = with_origin(torque_policy(7), 1.7e9)
+    site.serve(policies=f"choices={served},torques={site.checkpoint('c1', torques)}")
+    times = np.array([[1_700_000_000, 1, 0], [1_700_000_001, 1, 0]], np.float64)
+    expected = Policy(torques)(times)
+    assert abs(expected[0] - expected[1]).max() > 0.01
+    with site.client() as client:
+        assert client.policy("torques").observation_space.box.dtype == tensor_pb2.DATA_TYPE_FLOAT64
+        for given in (times, times.astype(np.int64), {"observation": times}):
+            np.testing.assert_allclose(client.act(given, policy="torques"), expected, rtol=0, atol=1e-5)
+        message = tensor_pb2.Tensor(
+            dtype=tensor_pb2.DATA_TYPE_INT64, shape=times.shape, inline=times.astype(np.int64).tobytes()
+        )
+        answer = client.policy_service.Act(pb.ActRequest(policy="torques", observations=message))
+        np.testing.assert_allclose(
+            np.frombuffer(answer.actions.inline, np.float32), expected.ravel(), rtol=0, atol=1e-5
+        )
+        with pytest.raises(InvalidInput, match=r"observations.dtype: expected FLOAT64, got FLOAT32"):
+            client.act(times.astype(np.float32), policy="torques")
+        numbers = pb.ActRequest(policy="torques", values=times.ravel().tolist())
+        np.testing.assert_allclose(client.policy_service.Act(numbers).values, expected.ravel(), rtol=0, atol=1e-5)
+        masks = np.eye(4, dtype=bool)[:2]
+        assert client.act(times, policy="choices", action_mask=masks).tolist() == [0, 1]
 
 
 def test_a_stream_answers_in_order_and_goes_on_after_a_refusal(site: Site) -> None:

@@ -251,7 +251,7 @@ class Steers(Plain):
 
 
 class Clock(Plain):
-    """The observation is a time in seconds since 1970; the action has to tell whether it is even."""
+    """The observation is a time in seconds since 1970; the action has to tell in which half of 100 seconds it is."""
 
     observation_space = spaces.Box(0, np.inf, (1,), np.float64)
 

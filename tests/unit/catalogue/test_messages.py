@@ -118,10 +118,11 @@ def test_a_description() -> None:
     info = BUILT_IN["CartPole-v1"]
     assert info.observation_space is not None
     assert info.action_space is not None
-    message = description_to_message(info.observation_space, info.action_space, 500, "torch")
+    spec = EnvironmentSpec("CartPole-v1")
+    message = description_to_message(spec, info.observation_space, info.action_space, 500)
     assert space_from_message(message.action_space) == DiscreteSpace(2)
     assert (message.max_episode_steps, message.backend) == (500, "torch")
-    assert description_to_message(info.observation_space, info.action_space, None, "torch").max_episode_steps == 0
+    assert description_to_message(spec, info.observation_space, info.action_space, None).max_episode_steps == 0
     assert not message.deterministic_evaluation
     assert message.preparation == ""
 
@@ -129,7 +130,8 @@ def test_a_description() -> None:
 def test_a_long_preparation_is_cut_off() -> None:
     def told(preparation: str) -> str:
         space = DiscreteSpace(2)
-        return description_to_message(space, space, None, "torch", preparation=preparation).preparation
+        spec = EnvironmentSpec("CartPole-v1")
+        return description_to_message(spec, space, space, None, preparation=preparation).preparation
 
     assert told("two gaps filled\n") == "two gaps filled"
     assert told("é" * 4000) == "é" * 4000

@@ -35,14 +35,14 @@ def test_rows_are_those_of_gymnasium(space: gymnasium.Space[Any]) -> None:
     for observation, row in zip(observations, expected, strict=True):
         rows, is_single = flat_rows(own, observation)
         assert is_single
-        np.testing.assert_array_equal(rows, row[None])
+        np.testing.assert_array_equal(rows.astype(np.float32), row[None])
     if isinstance(space, spaces.Dict):
         batch = gymnasium.vector.utils.concatenate(
             space, observations, gymnasium.vector.utils.create_empty_array(space, len(observations))
         )
         rows, is_single = flat_rows(own, batch)
         assert not is_single
-        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(rows.astype(np.float32), expected)
 
 
 def test_parts_have_names_and_places() -> None:

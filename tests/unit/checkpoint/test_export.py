@@ -34,8 +34,10 @@ from podracer_core.checkpoint.export_formats import READERS, WRITERS
 from podracer_core.checkpoint.policy import random_observations
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.in_process.result import Policy
+from podracer_core.serving import ServedPolicy
 from podracer_core.storage.folder import FolderStore
-from support.policies import random_policy, with_original_space
+from support.policies import random_policy, with_origin, with_original_space
 
 Space = gymnasium.Space[Any]
 OBSERVATIONS = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3))
@@ -177,6 +179,22 @@ def test_an_export_tells_where_it_is_from_and_what_it_sees(tmp_path: Path) -> No
             {"name": "gear", "offset": 0, "size": 3, "shape": [], "kind": "one_hot", "first": [1]},
             {"name": "arms", "offset": 3, "size": 3, "shape": [3], "kind": "numbers"},
         ]
+
+
+@pytest.mark.parametrize("format_", ["torch_export", "torchscript", "onnx"])
+def test_seconds_since_1970_are_told_apart(tmp_path: Path, format_: Any) -> None:
+    """By the exported file as by the policy and a served one: float32 has no number between the two."""
+    vector = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    checkpoint = with_origin(random_policy("ppo", vector, gymnasium.spaces.Box(-2.0, 2.0, (2,)), 0), 1.7e9)
+    observed = torch.rand(5, 2)
+    assert export_policy(checkpoint, tmp_path / "policy", format_, observed).observations == 69
+    times = np.array([[1_700_000_000.0, 0.5], [1_700_000_001.0, 0.5]])
+    assert len(np.unique(times[:, 0].astype(np.float32))) == 1
+    expected = Policy(checkpoint)(times)
+    assert np.abs(expected[0] - expected[1]).max() > 0.01
+    served = ServedPolicy("a", "1", [checkpoint])
+    for act in (READERS[format_](tmp_path / "policy"), served.act):
+        np.testing.assert_allclose(act(torch.from_numpy(times)), expected, rtol=0, atol=1e-5)
 
 
 def test_the_batch_of_an_onnx_file_is_open(checkpoint: Checkpoint, tmp_path: Path) -> None:

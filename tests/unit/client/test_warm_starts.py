@@ -16,6 +16,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.jobs.warm_starts import look_up_founders
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.checkpoint import load_packed_checkpoint, save_checkpoint
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.job_file import load_job_file, parse_job
@@ -81,17 +82,18 @@ def test_a_folder_is_uploaded_and_becomes_a_founder(tmp_path: Path) -> None:
     """Without its environments and transitions; a learner reads it back."""
     folder, tensor = tmp_path / "Best one", {"w": torch.arange(3.0)}
     groups = {"actor": tensor, "optimizer": tensor, "environment": tensor, "replay/tail": tensor}
-    metadata = {"algorithm": "ppo", "hyperparameters": {"hidden_sizes": [16], "gamma": 0.9}}
+    environment = EnvironmentSpec("CartPole-v1", observation_origin=(1.7e9,)).to_metadata()
+    hyperparameters = {"hidden_sizes": [16], "gamma": 0.9}
+    metadata = {"algorithm": "ppo", "hyperparameters": hyperparameters, "environment": environment}
     save_checkpoint(FolderStore(folder), "", groups, metadata)
     (tmp_path / "job.yaml").write_text(
         "name: x\nenvironment: CartPole-v1\nobjective: {max_env_steps: 1000}\nwarm_start: {checkpoint: ./Best one}"
     )
     store = Store()
-    (founder,) = (
-        look_up_founders(cast("Any", SimpleNamespace(artifact_service=store)), load_job_file(tmp_path / "job.yaml"))
-        .to_message()
-        .founders
-    )
+    servers: Any = SimpleNamespace(artifact_service=store)
+    message = look_up_founders(servers, load_job_file(tmp_path / "job.yaml")).to_message()
+    assert message.environment.observation_origin == [1.7e9]
+    (founder,) = message.founders
     assert re.fullmatch(r"projects/default/artifacts/best-one-[0-9a-f]{12}", founder.agent)
     assert (founder.algorithm, founder.hyperparameters["gamma"].number) == ("ppo", 0.9)
     objects = FolderStore(tmp_path / "objects")

@@ -7,7 +7,7 @@ import pytest
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import find_environment
 from podracer_core.catalogue.hyperparameters import Hyperparameter
-from podracer_core.environments.processes.hints import hint
+from podracer_core.environments.processes.preprocess_child import hint
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_core.jobs.job_file import parse_job
 

@@ -13,7 +13,8 @@ import torch
 from gymnasium import spaces
 
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
-from podracer_core.environments.inspection import Inspection, inspect_in_process
+from podracer_core.catalogue.messages import environment_from_message, environment_to_message
+from podracer_core.environments.inspection import Inspection, inspect_environment
 from podracer_core.environments.processes import checker
 from podracer_core.errors import InvalidInput
 
@@ -44,7 +45,7 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 def inspect(environment: Callable[..., Any]) -> Inspection:
-    return inspect_in_process(environment, EnvironmentSpec(entry_point="shop:Shop"))
+    return inspect_environment(EnvironmentSpec(entry_point="shop:Shop"), make=environment)
 
 
 def changed(**values: Callable[[Any], Any]) -> Callable[[Result], Any]:
@@ -149,8 +150,21 @@ class Unseeded(Plain):
 
 
 class Clock(Plain):
+    start = 1.7e9
+
     def _seen(self) -> Any:
-        return np.array([1.7e9 + 3600 * self.steps, 0.0])
+        return np.array([self.start + 0.05 * self.steps, 0.5])
+
+
+class Timetable(Clock):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.start = 1.7e9 + 1e8 * (seed or 0)
+        return super().reset(seed=seed)
+
+
+class Counter(Plain):
+    def _seen(self) -> Any:
+        return np.array([self.steps, 2**24 + self.steps])
 
 
 class Described(Plain):
@@ -162,18 +176,32 @@ class Described(Plain):
         return ({"numbers": observation, "mission": "go"}, *others)
 
 
+def test_an_origin_for_numbers_that_float32_cannot_tell_apart() -> None:
+    numbers = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    found = inspect(lambda: Clock(observation_space=numbers))
+    assert (list(found.warnings), found.observation_origin) == ([], (1.7e9, 0.0))
+    found = inspect(lambda: Counter(observation_space=spaces.Box(0, 2**40, (2,), np.int64)))
+    assert (list(found.warnings), found.observation_origin) == ([], (0.0, 2.0**24))
+    assert inspect(Plain).observation_origin == ()
+    (warning,) = inspect(lambda: Timetable(observation_space=numbers)).warnings
+    assert warning.startswith("number 0 of the observation begins episodes far apart, and float32 cannot hold")
+    spec = EnvironmentSpec(entry_point="shop:Shop", observation_origin=(1.6e9,))
+    given = inspect_environment(spec, make=lambda: Clock(observation_space=numbers))
+    assert given.observation_origin == (1.6e9,)
+    assert EnvironmentSpec.from_metadata(spec.to_metadata()) == spec
+    assert environment_from_message(environment_to_message(spec)) == spec
+
+
 def test_warnings() -> None:
     (seed,) = inspect(Unseeded).warnings
     assert seed.startswith("reset ignores its seed: evaluations will not repeat; ")
     (bound,) = inspect(lambda: Plain(action_space=spaces.Box(-1e6, 1e6, (1,)))).warnings
     assert bound.startswith("an action may be as large as 1e+06")
-    (precision,) = inspect(lambda: Clock(observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float64))).warnings
-    assert precision.startswith("number 0 of the observation lay between 1700000000 and 1700")
-    assert inspect(lambda: Plain(action_space=spaces.Box(-3.4e38, 3.4e38, (1,)))).warnings == ()
+    assert not inspect(lambda: Plain(action_space=spaces.Box(-3.4e38, 3.4e38, (1,)))).warnings
     found = inspect(
         lambda: Described(observation_space=spaces.Dict(numbers=Plain().observation_space, mission=spaces.Text(9)))
     )
-    assert found.warnings == ("'mission' is left out of the observations: it is text",)
+    assert found.warnings == ["'mission' is left out of the observations: it is text"]
     assert unreachable(EnvironmentSpec("CartPole-v1"), 600.0) == [
         "the target 600 cannot be reached: the most that an episode of CartPole-v1 gives is 500"
     ]

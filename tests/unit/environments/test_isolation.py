@@ -136,6 +136,6 @@ def test_pickle_goes_only_to_our_own_children() -> None:
                 uses[name].add(path.stem)
     assert uses == {
         "pickle": {"own_code"},
-        "packed": {"preprocess", "environments"},
+        "packed": {"environments"},
         "unpacked": {"preprocess_child"},
     }

@@ -24,7 +24,7 @@ from podracer_core.errors import InvalidInput
 from podracer_core.in_process.beginning import begin_from
 from podracer_core.in_process.breeding import replace_worst
 from podracer_core.training import round_time
-from tests.unit.in_process.tiny import FAST, Lights
+from tests.unit.in_process.tiny import FAST, Lights, Times
 
 train = partial(podracer.train, progress=False)
 lights = partial(train, Lights, members=4, envs_per_member=4, episodes=8, hyperparameters=FAST)
@@ -46,6 +46,23 @@ class Notes(podracer.Callback):
 
     def on_end(self, result: podracer.Result) -> None:
         self.told.append(result)
+
+
+def test_times_that_float32_cannot_tell_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The origin of the first training stays, in processes of their own, too, though the clock has moved on."""
+    options: dict[str, Any] = {"members": 2, "envs_per_member": 4, "episodes": 8, "hyperparameters": FAST}
+    first = train(Times, steps=3_000, **options)
+    (origin,) = first.checkpoint.metadata["environment"]["observation_origin"]
+    assert Times.clock <= origin < Times.clock + 120
+    assert first.evaluate(8).mean > 7
+    kept = podracer.load(first.save(tmp_path / "first"), Times)
+    assert kept.evaluate(8).returns == first.evaluate(8).returns
+    times = Times.clock + np.array([[5], [25], [95], [115]])
+    assert kept.policy(times).tolist() == [0, 0, 1, 1]
+    monkeypatch.setattr(Times, "clock", Times.clock + 1)
+    second = train(Times, start=tmp_path / "first", isolation="process", steps=600, **options)
+    assert second.checkpoint.metadata["environment"]["observation_origin"] == [origin]
+    assert second.evaluate(8).mean > 7
 
 
 def test_it_stops_at_the_target_of_cartpole() -> None:

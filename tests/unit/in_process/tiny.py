@@ -36,5 +36,17 @@ class Lights(gymnasium.Env[np.ndarray, np.int64]):
         return np.eye(2, dtype=np.float32)[self.light]
 
 
+class Times(Lights):
+    """Shows a time of the world's clock, in seconds; the light is on in each other minute."""
+
+    observation_space = gymnasium.spaces.Box(0, 2**40, (1,), np.int64)
+    clock = 1_700_000_000
+
+    def _next(self) -> np.ndarray:
+        second = int(self.np_random.integers(120))
+        self.light = second // 60
+        return np.array([Times.clock + second])
+
+
 FAST = {"horizon": 16, "minibatch_size": 64, "epochs": 4, "learning_rate": 0.01, "hidden_sizes": [16]}
 """Hyperparameters."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from datetime import UTC
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.names import job_name, short_name
 from podracer_client.servers.stubs import Servers, pages
+from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import InvalidInput, NotFound
 
 _MOST_SHOWN = 10
@@ -39,8 +39,7 @@ def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Jo
 
 def _advice(jobs: Sequence[job_pb2.Job], text: str) -> str:
     known = dict.fromkeys(name for job in jobs for name in (job.spec.display_name, short_name(job.name)))
-    nearest = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer jobs` lists them"
+    return did_you_mean(text, known, "`podracer jobs` lists them")
 
 
 def _candidates(jobs: Sequence[job_pb2.Job]) -> str:

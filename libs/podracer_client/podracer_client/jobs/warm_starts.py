@@ -36,7 +36,9 @@ def look_up_founders(servers: Servers, spec: JobSpec) -> JobSpec:
     if not isinstance(wanted, WarmStart):
         return spec
     if wanted.checkpoint is not None:
-        return replace(spec, warm_start=(_uploaded(servers, wanted.checkpoint),))
+        trained = read_manifest(FolderStore(wanted.checkpoint, create=False), "").metadata.get("environment", {})
+        own = replace(spec.environment, observation_origin=tuple(trained.get("observation_origin", ())))
+        return replace(spec, environment=own, warm_start=(_uploaded(servers, wanted.checkpoint),))
     try:
         job = find_job(servers, wanted.job)
     except (NotFound, InvalidInput) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import NotFound
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.spec import JobSpec
@@ -74,8 +74,7 @@ def find_entry(name: str) -> Entry:
     """Raises NotFound with the nearest names."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        advice = f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer zoo list` lists them"
+        advice = did_you_mean(name, known, "`podracer zoo list` lists them")
         raise NotFound(f"the zoo has no job {name}; {advice}", reason="ENTRY_NOT_FOUND", entry=name)
     return known[name]
 

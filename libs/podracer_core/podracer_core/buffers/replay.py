@@ -43,6 +43,24 @@ class Transitions:
     place: Tensor
 
 
+def require_replay(
+    capacity: int, members: int, num_envs: int, horizon: int, item_bytes: tuple[int, int], device: torch.device,
+    *, prioritized: bool,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Rows, cut-off episodes whose last observation is kept, and bytes of a `Replay`; `item_bytes` are those of an
+    observation and an action. Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory."""
+    row_bytes = sum(item_bytes) + 15
+    rows = max(-(-(capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // row_bytes)) // num_envs), 2 * horizon)
+    cut_off_room = max(-(-rows * members * num_envs // _CUT_OFF_PART), 2 * horizon * members * num_envs)
+    leaves = (rows + 1) * num_envs  # of a member
+    size_bytes = members * leaves * row_bytes + cut_off_room * item_bytes[0]
+    if prioritized:
+        size_bytes += PriorityTree.size_bytes(members, leaves)
+    what = f"a replay buffer of {rows * num_envs:,} transitions for each of {members} members"
+    require_memory(size_bytes, device, what, field="replay_capacity", unit_bytes=size_bytes / (rows * num_envs))
+    return rows, cut_off_room, size_bytes
+
+
 class Replay:
     """A ring of `rows` steps of M members in E environments: tensors [T, M, E, …], T being rows + 1.
 
@@ -64,24 +82,13 @@ class Replay:
         Raises InvalidInput (REPLAY_TOO_LARGE) where the device has not enough free memory for it.
         """
         members, num_envs = example.members, example.num_envs
-        observation_bytes = example.observation[0, 0, 0].nbytes
-        action_bytes = example.action[0, 0, 0].nbytes
-        capacity = capacity or min(_MOST_TRANSITIONS, _MOST_BYTES // (observation_bytes + action_bytes + 15))
-        self.rows = max(-(-capacity // num_envs), 2 * example.horizon)
+        item_bytes = example.observation[0, 0, 0].nbytes, example.action[0, 0, 0].nbytes
         self.own_part, self.shared, self.members, self.num_envs = own_part, own_part < 1, members, num_envs
         self.device = example.reward.device
-        self._cut_off_room = max(-(-self.rows * members * num_envs // _CUT_OFF_PART), 2 * example.env_steps)
-        flat = (self.rows + 1) * members * num_envs
-        size_bytes = flat * (observation_bytes + action_bytes + 15) + self._cut_off_room * observation_bytes
-        if prioritized:
-            size_bytes += PriorityTree.size_bytes(members, flat // members)
-        require_memory(
-            size_bytes,
-            self.device,
-            f"a replay buffer of {self.rows * num_envs:,} transitions for each of {members} members",
-            field="replay_capacity",
-            unit_bytes=size_bytes / (self.rows * num_envs),
+        self.rows, self._cut_off_room, _ = require_replay(
+            capacity, members, num_envs, example.horizon, item_bytes, self.device, prioritized=prioritized
         )
+        flat = (self.rows + 1) * members * num_envs
 
         def empty(like: Tensor, dtype: torch.dtype | None = None, count: int = flat) -> Tensor:
             return torch.zeros(count, *like.shape[3:], dtype=dtype or like.dtype, device=self.device)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from google.protobuf import json_format, struct_pb2
 
 from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import Isolation, StoredFile
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.catalogue.spaces import (
@@ -112,6 +112,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         data=files_to_messages(spec.data),
         isolation=spec.isolation,
         evaluation_steps=spec.evaluation_steps or 0,
+        observation_origin=spec.observation_origin,
         network=spec.network,
     )
     if spec.kwargs:
@@ -130,6 +131,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         data=files_from_messages(message.data),
         isolation=cast("Isolation", message.isolation),  # the spec checks it
         evaluation_steps=message.evaluation_steps or None,
+        observation_origin=tuple(message.observation_origin),
         network=message.network,
     )
 
@@ -163,31 +165,25 @@ def file_from_message(message: tensor_pb2.ObjectReference, field: str) -> Stored
 
 
 def description_to_message(
-    observation_space: Space,
-    action_space: Space,
-    max_episode_steps: int | None,
-    backend: str,
-    *,
-    deterministic_evaluation: bool = False,
-    preparation: str = "",
-    shares_state: bool = False,
-    step_s: float = 0.0,
-) -> environment_pb2.EnvironmentDescription:
-    """The description of a started environment as a message; `backend`: the implementation.
+    spec: EnvironmentSpec, observation_space: Space, action_space: Space, max_episode_steps: int | None, *,
+    preparation: str = "", start_s: float = 0.0, step_s: float = 0.0, **flags: Any,
+) -> environment_pb2.EnvironmentDescription:  # fmt: skip
+    """The description of a started environment as a message, with `flags` of it.
 
-    A `preparation` that is too long for the message is cut. `step_s`: of one step; 0: not measured.
+    A `preparation` that is too long for the message is cut. `start_s`, `step_s`: of one start and step; 0: not
+    measured.
     """
     description = environment_pb2.EnvironmentDescription(
         observation_space=space_to_message(observation_space),
         action_space=space_to_message(action_space),
         max_episode_steps=max_episode_steps or 0,
-        backend=backend,
-        deterministic_evaluation=deterministic_evaluation,
+        backend=find_environment(spec.id).backend if spec.id else "gymnasium",
         preparation=_shortened(preparation),
-        shares_state=shares_state,
+        **flags,
     )
-    if step_s > 0.0:
-        description.step_time.FromNanoseconds(int(step_s * 1e9))
+    for duration, seconds in ((description.start_time, start_s), (description.step_time, step_s)):
+        if seconds > 0.0:
+            duration.FromNanoseconds(int(seconds * 1e9))
     return description
 
 

@@ -6,7 +6,7 @@ The rows are those of `gymnasium.spaces.flatten`: parts in the order of the spac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,13 @@ def named_values(observation: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name or WHOLE, observation
 
 
-def flat_rows(space: spaces.Space, observation: Any) -> tuple[NDArray[np.float32], bool]:
+def origin_array(origin: Sequence[float], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """`EnvironmentSpec.observation_origin` for arrays of `shape`: zeros for the numbers that it does not reach."""
+    size = math.prod(shape)
+    return np.array([*origin, *[0.0] * size][:size]).reshape(shape)
+
+
+def flat_rows(space: spaces.Space, observation: Any) -> tuple[NDArray[np.float64], bool]:
     """Rows [B, size] of an observation as the environment gives it, or of a batch, in which each part is [B, *shape];
     and whether it was a single one. Without any numbers size is 1: a constant 0. Raises InvalidInput, with the part."""
     parts, given = parts_of(space), dict(named_values(observation))
@@ -92,11 +98,15 @@ def flat_rows(space: spaces.Space, observation: Any) -> tuple[NDArray[np.float32
         raise InvalidInput(f"observation: expected one row of each part or B rows of each, got {found}")
     rows = 1 if counts[0] is None else counts[0]
     flat = [_flat(part, array.reshape(rows, math.prod(part.shape))) for part, array in arrays if part.size]
-    return np.concatenate(flat or [np.zeros((rows, 1))], axis=1).astype(np.float32), counts[0] is None
+    return np.concatenate(flat or [np.zeros((rows, 1))], axis=1).astype(np.float64), counts[0] is None
 
 
-def treatment(space: spaces.Space) -> str:
-    """How a network sees observations of `space`, as a line for people; empty for a plain vector."""
+def treatment(space: spaces.Space, origin: Sequence[float] = ()) -> str:
+    """How a network sees observations of `space`, as a line for people; empty for a plain vector without an `origin`
+    (`EnvironmentSpec.observation_origin`)."""
+    if shown := [f"number {place} minus {value:.12g}" for place, value in enumerate(origin) if value]:
+        less = f"{', '.join(shown[:3])}{', …' if shown[3:] else ''}: float32 could not tell its values apart"
+        return f"{treatment(space) or 'the policy sees the observation'}; {less}"
     if isinstance(space, spaces.BoxSpace) and len(space.shape) == 1 and space.size:
         return ""
     if isinstance(space, spaces.BoxSpace) and len(space.shape) == 3 and space.dtype == "uint8":

@@ -87,7 +87,7 @@ def likely_observations(checkpoint: Checkpoint) -> Tensor:
     """Made-up observations, always the same, [N, *obs]: random numbers, also with the mean and spread of training."""
     plain = random_observations(checkpoint, _MADE_UP)
     normalizer = checkpoint.groups.get("normalizer", {})
-    if not plain.is_floating_point() or not normalizer:
+    if plain.dtype != torch.float32 or not normalizer:
         return plain
     rows = plain.flatten(1) * normalizer["observation_scale"] + normalizer["observation_mean"]
     return torch.cat([plain, rows.view_as(plain)])

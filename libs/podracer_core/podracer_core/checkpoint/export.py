@@ -5,7 +5,8 @@ torchscript    `torch.jit.load(path)(observation)`, for C++ and old versions of 
 onnx           `onnxruntime.InferenceSession(path).run(None, {"observation": observation})[0]`, without torch; making it
                needs the extra `podracer-core[onnx]`
 
-All take raw observations [B, *obs] (images as uint8) with any B of 1 or more and give actions [B, *action] in the
+All take raw observations [B, *obs] (images as uint8; float64 where the metadata's environment has an
+`observation_origin`, which the file subtracts) with any B of 1 or more and give actions [B, *action] in the
 environment's units. They know no action masks: where some actions are not allowed, the caller has to see to it.
 
 A file has been loaded again and compared with the policy that it was made from before it is there.
@@ -28,7 +29,7 @@ from podracer_core.checkpoint.ensemble import load_ensemble_policy, rule_of
 from podracer_core.checkpoint.evaluation import likely_observations
 from podracer_core.checkpoint.export_formats import READERS, SUFFIX_OF, WRITERS, Format
 from podracer_core.checkpoint.objects import Checkpoint
-from podracer_core.checkpoint.policy import load_policy, original_space, random_observations
+from podracer_core.checkpoint.policy import load_policy, observation_origin, original_space, random_observations
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 MOST_DIFFERENCE = 1e-5
@@ -57,8 +58,8 @@ def export_policy(
 ) -> Compared:
     """Write the checkpoint's greedy policy to `path`, whole or not at all; an existing file is replaced.
 
-    It is compared on made-up observations, and on those `observed`, [N, *obs], if given. Raises InvalidInput for an
-    unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed if the format
+    It is compared on made-up observations, and on rows of a batch of environments, `observed`. Raises InvalidInput for
+    an unknown format, a path that cannot be written, or a checkpoint that cannot act; PreconditionFailed if the format
     needs a missing package (EXPORT_FORMAT), or the file does not act alike (EXPORT_DIFFERS).
     """
     metadata = {**checkpoint.metadata, **_layout(checkpoint)}
@@ -129,7 +130,8 @@ def _export(
     policy = load()
     observations = likely_observations(checkpoint)
     if observed is not None:
-        observations = torch.cat([observations, observed.to(observations.dtype)])
+        raw = (observed + observation_origin(checkpoint)).to(observations.dtype)
+        observations = torch.cat([observations, raw])
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             draft = Path(folder, f"policy{SUFFIX_OF[format]}")

@@ -27,6 +27,7 @@ from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.catalogue.observations import origin_array
 from podracer_core.checkpoint.objects import Checkpoint
 from podracer_core.environments.spaces import action_array_space, observation_array_space, to_gymnasium
 from podracer_core.errors import DataCorrupted, InvalidInput
@@ -78,18 +79,27 @@ def array_spaces(checkpoint: Checkpoint) -> tuple[gymnasium.spaces.Box, gymnasiu
     return observation_array_space(observation_space), action_array_space(action_space)
 
 
+def observation_origin(checkpoint: Checkpoint) -> Tensor:
+    """Subtracted from raw observations before an actor sees them, float64 [*obs]; zeros where there is none."""
+    origin = checkpoint.metadata.get("environment", {}).get("observation_origin", ())
+    return torch.from_numpy(origin_array(origin, array_spaces(checkpoint)[0].shape))
+
+
 def load_policy(checkpoint: Checkpoint) -> Policy:
     """The agent's greedy policy, a module: raw observation [B, *obs] -> action [B, *action]. Errors as `load_actor`."""
-    return load_actor(checkpoint).policy(0)
+    policy, origin = load_actor(checkpoint).policy(0), observation_origin(checkpoint)
+    policy.origin = origin if origin.any() else None
+    return policy
 
 
-def random_observations(checkpoint: Checkpoint, count: int) -> torch.Tensor:
-    """Made-up observations for the policy, always the same: [count, *obs], uint8 for images, else float32."""
+def random_observations(checkpoint: Checkpoint, count: int) -> Tensor:
+    """Made-up observations, always the same: [count, *obs], uint8 for images, float64 with an origin, else float32."""
     space, _ = array_spaces(checkpoint)
     generator, shape = torch.Generator().manual_seed(0), (count, *space.shape)
     if space.dtype == np.uint8:
         return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
-    return torch.randn(shape, generator=generator)
+    rows, origin = torch.randn(shape, generator=generator), observation_origin(checkpoint)
+    return rows + origin if origin.any() else rows
 
 
 def _space(checkpoint: Checkpoint, name: str) -> spaces.Space:

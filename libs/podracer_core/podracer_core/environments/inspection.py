@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.spaces import Space, from_json
-from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
-from podracer_core.environments.processes.exchange import create_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
+from podracer_core.environments.processes.row_processes import RowProcesses
 from podracer_core.environments.registry import batched_class, gymnasium_spec, make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.errors import UserCodeFailed
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +23,7 @@ class Inspection(NamedTuple):
     warnings         sentences on what trains but may surprise
     start_s, step_s  seconds that one environment and one step of it take; 0 if unknown
     waits            a step waits more than it computes, as a simulator behind a connection does
+    observation_origin  the spec's, or one that keeps apart what float32 does not
     """
 
     observation_space: Space
@@ -32,17 +31,22 @@ class Inspection(NamedTuple):
     max_episode_steps: int | None
     deterministic_evaluation: bool = False
     preparation: str = ""
-    warnings: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
     start_s: float = 0.0
     step_s: float = 0.0
     waits: bool = False
+    observation_origin: tuple[float, ...] = ()
 
 
-def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 120.0) -> Inspection:
-    """Start one environment in its own process and try it with `Checker`; an id of Gymnasium's own is only started.
+def inspect_environment(
+    spec: EnvironmentSpec, timeout_s: float = 120.0, make: MakeEnvironment | None = None
+) -> Inspection:
+    """Start one environment and try it with `Checker`; an id of Gymnasium's own is only started. `make`: makes it in
+    this process, else it has its own.
 
-    Raises InvalidInput if a value is outside its space or no algorithm could act in it, and UserCodeFailed with
-    the user's traceback if the code raises, its process dies, or everything together takes longer than `timeout_s`.
+    Raises InvalidInput if a value is outside its space or no algorithm could act in it. Raises UserCodeFailed with the
+    user's traceback if the code raises, its process dies, or everything together takes longer than `timeout_s`; in this
+    process the code's own exceptions are raised unchanged.
     """
     if batched_class(spec) is not None:
         environment = make_vec_environment(spec, 1)
@@ -53,45 +57,17 @@ def inspect_environment(spec: EnvironmentSpec, timeout_s: float = 120.0) -> Insp
         return Inspection(
             *spaces, environment.max_episode_steps, environment.deterministic_evaluation, environment.preparation
         )
+    end = time.monotonic() + timeout_s
     spec = gymnasium_spec(spec)
-    memory = create_memory()
-    children = [ChildProcess(spec, memory)]
-    deadline = time.monotonic() + timeout_s
+    rows = LocalRows(make, spec, 1) if make else RowProcesses(spec, 1, 1, start_timeout_s=timeout_s)
     try:
-        children[0].send("open", environment=spec.to_json(), count=1, pictures=False)
-        opened = children[0].receive(deadline)
-        report = {}
-        if not (spec.id and find_environment(spec.id).is_gymnasiums):
-            children[0].send("inspect")
-            report = children[0].receive(deadline)
-    except ChildLost as lost:
-        printed = children[0].output.after("")
-        raise UserCodeFailed(lost.message, user_traceback=printed, environment=spec.name) from lost
-    finally:
-        ChildProcess.end_all(children)
-        os.close(memory)
-    return _inspection(opened, report)
-
-
-def inspect_in_process(make: MakeEnvironment, spec: EnvironmentSpec) -> Inspection:
-    """`inspect_environment` of what `make` makes, in this process. The code's own exceptions are raised unchanged."""
-    rows = LocalRows(make, spec, 1)
-    try:
-        return _inspection(rows.open(), rows.ask_first("inspect")[0])
+        found = rows.open()
+        rows.step_timeout_s = end - time.monotonic()
+        if make or not (spec.id and find_environment(spec.id).is_gymnasiums):
+            found |= rows.ask_first("inspect")[0]
     finally:
         rows.close()
-
-
-def _inspection(opened: dict[str, Any], report: dict[str, Any]) -> Inspection:
-    """The inspection of rows that describe themselves as `opened` (see `Rows`), with the report of `Checker`."""
-    return Inspection(
-        from_json(opened["observation_space"]),
-        from_json(opened["action_space"]),
-        opened["max_episode_steps"],
-        opened.get("deterministic_evaluation", False),
-        opened.get("preparation", ""),
-        tuple(report.get("warnings", ())),
-        opened.get("start_s", 0.0),
-        report.get("step_s", 0.0),
-        report.get("waits", False),
-    )
+    spaces = from_json(found["observation_space"]), from_json(found["action_space"])
+    rest = {name: found[name] for name in Inspection._fields[len(spaces) :] if name in found}
+    rest["observation_origin"] = spec.observation_origin or tuple(rest.get("observation_origin", ()))
+    return Inspection(*spaces, **rest)

@@ -26,27 +26,18 @@ def make_vec_environment(
     device: torch.device | str = "cpu",
     *,
     evaluation: bool = False,
-    processes: int | None = None,
-    step_timeout_s: float = 60.0,
+    own: type[VecEnvironment] | None = None,
+    **options: Any,
 ) -> VecEnvironment:
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `processes` and
-    `step_timeout_s` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid kwargs or an unsupported
-    device, UserCodeFailed if the user's environment does not start.
+    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `own`: the caller's batched
+    class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid
+    kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
     """
-    batched = batched_class(spec)
+    batched = own or batched_class(spec)
     if batched is None:
-        own = PreprocessVecEnv(
-            gymnasium_spec(spec),
-            num_envs,
-            device,
-            processes=processes,
-            step_timeout_s=step_timeout_s,
-            elastic=evaluation,
-        )
-        own.evaluation_steps = spec.evaluation_steps
-        return own
+        return PreprocessVecEnv(gymnasium_spec(spec), num_envs, device, elastic=evaluation, **options)
     if not runs_on(spec, device):
         places = " or ".join(_PLACES[place] for place in find_environment(spec.id).devices)
         raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)
@@ -68,6 +59,8 @@ def make_vec_environment(
         environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
     # A model without the body that the task is about, say, or a number that no array can hold.
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        if own:
+            raise
         message = f"{spec.name} cannot be made with these: {type(error).__name__}: {error}"
         raise InvalidInput(message, field="environment.kwargs") from error
     environment.evaluation_steps = spec.evaluation_steps

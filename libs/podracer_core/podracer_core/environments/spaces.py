@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.observations import Part, parts_of
 from podracer_core.catalogue.spaces import (
     NO_BOUND,
     Bound,
@@ -136,22 +135,12 @@ def action_array_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(space.shape) == 1:
         return space
     try:
-        text = describe(known := from_gymnasium(space))
-        instead = _instead(parts_of(known))
+        text = describe(from_gymnasium(space))
     except InvalidInput:
-        text, instead = str(space), "Box, Discrete, or a vector of MultiDiscrete or MultiBinary"
-    message = f"actions in {text} are not supported; use {instead}"
+        text = str(space)
+    right = "Box, Discrete, or a vector of MultiDiscrete or MultiBinary, one for all parts"
+    message = f"actions in {text} are not supported; use {right}"
     raise InvalidInput(message, reason="ACTION_SPACE_UNSUPPORTED", space=space)
-
-
-def _instead(parts: list[Part]) -> str:
-    """The space of actions that says the same as several parts, or as an array."""
-    numbers = [part for part in parts if isinstance(part.space, BoxSpace)]
-    choices = [len(choice) for part in parts for choice in part.choices or [range(2)] * part.size]
-    if not numbers or numbers == parts:
-        return f"one Box of {sum(part.size for part in parts)} numbers" if numbers else f"MultiDiscrete({choices})"
-    other = next(part.name for part in parts if part not in numbers)
-    return f"one Box or one MultiDiscrete for all: {numbers[0].name} has numbers, {other} has choices"
 
 
 def without_texts(space: gymnasium.Space[Any]) -> tuple[gymnasium.Space[Any], list[str]]:

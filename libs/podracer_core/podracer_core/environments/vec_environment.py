@@ -60,6 +60,14 @@ class Step:
     valid: Tensor
 
 
+def step_over(arrays: Any) -> Step:
+    """A step whose tensors share memory with the `arrays` of these names; a mask without columns is none."""
+    tensors: dict[str, Any] = {name: torch.from_numpy(getattr(arrays, name)) for name in Step.__slots__}
+    if not tensors["action_mask"].shape[1]:
+        tensors["action_mask"] = None
+    return Step(**tensors)
+
+
 @dataclass(frozen=True, slots=True)
 class Break:
     """What ended an episode that therefore has no return.

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.catalogue.environments.spec import Isolation
-from podracer_core.environments.inspection import Inspection, inspect_environment, inspect_in_process
+from podracer_core.environments.inspection import Inspection, inspect_environment
 from podracer_core.environments.processes.checker import problem_of_kind
 from podracer_core.environments.processes.isolation import IsolationProof, isolation_proof
 from podracer_core.environments.processes.local_rows import MakeEnvironment
@@ -54,7 +54,7 @@ class EnvironmentSource:
         info = find_environment(self.spec.id) if self.spec.id else None
         if self.batched or (info and (info.is_gymnasiums or batched_class(self.spec))):
             return None
-        return inspect_in_process(self.make, self.spec) if self.make else inspect_environment(self.spec)
+        return inspect_environment(self.spec, make=self.make)
 
     def open(
         self,
@@ -66,38 +66,24 @@ class EnvironmentSource:
     ) -> VecEnvironment:
         """`count` environments on `device`; the caller closes them. `check` is called before each one that is made in
         this process; it raises to cancel. Raises InvalidInput, and the code's own errors."""
-        environment = self._open(count, device, evaluation, check)
-        environment.evaluation_steps = self.spec.evaluation_steps
-        return environment
+        if (construct := self.make) is None:
+            return make_vec_environment(self.spec, count, device, evaluation=evaluation, own=self.batched)
+        if self.spec.isolation:
+            code = packed(construct, self.spec.name)
+            return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation)
 
-    def _open(
-        self, count: int, device: torch.device | str, evaluation: bool, check: Callable[[], None]
-    ) -> VecEnvironment:
-        if (construct := self.make) is not None:
+        @functools.wraps(construct)
+        def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
+            check()
+            return construct(**arguments)
 
-            @functools.wraps(construct)
-            def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
-                check()
-                return construct(**arguments)
-
-            own = construct if self.spec.isolation else make
-            return PreprocessVecEnv(self.spec, count, device, make=own, elastic=evaluation, waits=self.waits)
-        if self.batched is None:
-            return make_vec_environment(self.spec, count, device, evaluation=evaluation)
-        arguments = self.spec.arguments
-        if self.spec.max_episode_steps is not None:
-            arguments["max_episode_steps"] = self.spec.max_episode_steps
-        if self.batched.deterministic_evaluation:
-            arguments["evaluation"] = evaluation
-        constructor: Any = self.batched
-        made: VecEnvironment = constructor(count, device=device, **arguments)
-        return made
+        return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits)
 
     def device(self, wanted: str) -> str:
         """The device to step them on, by `device_for`; the caller's own batched class is trusted to run on a GPU."""
-        if self.batched is not None and wanted == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        return "cpu" if self.make is not None and wanted == "auto" else device_for(wanted, self.spec)
+        if wanted == "auto" and (self.batched or self.make):
+            return "cuda" if self.batched and torch.cuda.is_available() else "cpu"
+        return device_for(wanted, self.spec)
 
     def overlapping(self) -> Self:
         """The same for steps that wait more than they compute: all environments step at the same time."""
@@ -109,14 +95,11 @@ class EnvironmentSource:
 
     def proof(self) -> IsolationProof | None:
         """The proof that its environments share state, not begun; None if there is nothing to prove, or no way to."""
-        if self.batched is not None or self.spec.isolation:
-            return None
-        if self.make is None:
-            return isolation_proof(self.spec)
         try:
-            return IsolationProof(self.spec, packed(self.make, self.spec.name))
+            code = packed(self.make, self.spec.name) if self.make else b""
         except InvalidInput:
             return None
+        return None if self.batched else isolation_proof(self.spec, code)
 
     @property
     def all_alike(self) -> bool:
@@ -137,28 +120,24 @@ def find_source(
     """
     given, named = dict(arguments or {}), cast("Any", environment)  # what callers give may be anything
     _refuse_others(named)
-    if isinstance(environment, str):
-        make: Any = None
-        if find_environment(environment).backend == "gymnasium" and _is_registered_here(environment):
-            registered = gymnasium.registry[environment]  # another process does not know the id
-            make = partial(gymnasium.make, registered, disable_env_checker=True)
-    else:
-        make = None if _is_batched(named) else named
-    unstored = [] if make is None else [name for name, value in given.items() if not _is_json(value)]
-    kept = {name: f"{_UNSTORED}{type(given[name]).__name__}" if name in unstored else given[name] for name in given}
+    is_id = isinstance(named, str)
+    make: Any = None if is_id else named
+    if is_id and find_environment(named).backend == "gymnasium" and _is_registered_here(named):
+        # Another process does not know the id.
+        make = partial(gymnasium.make, gymnasium.registry[named], disable_env_checker=True)
+    batched = make if inspect.isclass(make) and issubclass(make, VecEnvironment) else None
+    if batched and isolation:
+        text = f"{_entry_point(named)} makes all environments of a batch as one"
+        raise _refused(f"{text}: isolation is for a gymnasium.Env")
+    unstored = {} if make is batched else {name: value for name, value in given.items() if not _is_json(value)}
+    kept = given | {name: f"{_UNSTORED}{type(value).__name__}" for name, value in unstored.items()}
     if unstored:
-        make = update_wrapper(partial(_made_with, make, {name: given[name] for name in unstored}), make)
-    name = ("", _entry_point(named)) if not isinstance(environment, str) else (environment, "")
-    spec = EnvironmentSpec(*name, kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation)
-    if not isinstance(environment, str) and make is None:
-        if isolation:
-            raise _refused(f"{spec.name} makes all environments of a batch as one: isolation is for a gymnasium.Env")
-        return EnvironmentSource(spec, batched=named)
-    strange = next((name for name, value in kept.items() if not _is_json(value)), "")
-    if strange and isinstance(environment, str):
-        value, call = type(given[strange]).__name__, f"lambda: gymnasium.make({environment!r}, {strange}=…)"
-        raise _refused(f"{strange} is a {value}, which cannot be sent to the environment's process: pass {call}")
-    return EnvironmentSource(spec, make)
+        make = update_wrapper(partial(_made_with, make, unstored), make)
+    spec = EnvironmentSpec(
+        named if is_id else "", "" if is_id else _entry_point(named),
+        kwargs=kept, max_episode_steps=max_episode_steps, isolation=isolation,
+    )  # fmt: skip
+    return EnvironmentSource(spec, None if batched else make, batched)
 
 
 _UNSTORED = "not stored: "  # begins the note in place of a value that is no JSON
@@ -174,10 +153,6 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _is_batched(named: Any) -> bool:
-    return inspect.isclass(named) and issubclass(named, VecEnvironment)
 
 
 def _refuse_others(named: Any) -> None:

@@ -25,7 +25,7 @@ from podracer_core.checkpoint import (
     save_checkpoint,
 )
 from podracer_core.checkpoint.evaluation import require_spaces
-from podracer_core.checkpoint.policy import array_spaces, original_space
+from podracer_core.checkpoint.policy import array_spaces, observation_origin, original_space
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.environments.video import Recording, record_video
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
@@ -51,6 +51,7 @@ class Policy:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._actor, self._original_space = load_actor(checkpoint), original_space(checkpoint)
         self._flat, self.action_space = array_spaces(checkpoint)
+        self._origin = observation_origin(checkpoint).numpy()
         self.observation_space = to_gymnasium(self._original_space)
         self.parts = parts_of(self._original_space)
         self._algorithm = str(checkpoint.metadata["algorithm"])
@@ -75,7 +76,8 @@ class Policy:
         Raises InvalidInput for another shape, and PreconditionFailed where an algorithm has no distribution.
         """
         rows, is_single = self._rows(observation)
-        batch, mask = torch.from_numpy(np.array(rows)), None
+        seen = rows if rows.dtype == np.uint8 else (rows - self._origin).astype(np.float32)
+        batch, mask = torch.from_numpy(np.array(seen)), None
         if action_mask is not None:
             flags = np.array(action_mask, bool)
             mask = torch.from_numpy(flags[None] if is_single else flags)
@@ -84,8 +86,8 @@ class Policy:
         return actions[0] if is_single else actions
 
     def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The greedy actions in tensors: flat rows [B, *obs] and bool [B, n] -> [B, *action]; discrete actions count
-        from 0."""
+        """The greedy actions in tensors: rows of a batch of environments [B, *obs] and bool [B, n] -> [B, *action];
+        discrete actions count from 0."""
         with torch.inference_mode():
             mask = None if action_mask is None else action_mask.unsqueeze(0)
             return self._actor.greedy(observation.unsqueeze(0), mask)[0]
@@ -104,8 +106,8 @@ class Policy:
             return self._actor.head.to_environment(action)[0]
 
     def _rows(self, observation: Any) -> tuple[NDArray[Any], bool]:
-        """[B, *obs] as the network takes them, and whether it is a single one."""
-        shape, dtype = self._flat.shape, np.uint8 if self._flat.dtype == np.uint8 else np.float32
+        """[B, *obs], uint8 or float64, and whether it is a single one."""
+        shape, dtype = self._flat.shape, np.uint8 if self._flat.dtype == np.uint8 else np.float64
         if isinstance(observation, list) and observation and isinstance(observation[0], Mapping | tuple):
             return np.concatenate([flat_rows(self._original_space, each)[0] for each in observation]), False
         if not isinstance(observation, Mapping | tuple):
@@ -172,7 +174,7 @@ class Result:
     @property
     def treatment(self) -> str:
         """How the policy sees the parts of an observation, for people; empty for a plain vector."""
-        return treatment(original_space(self.checkpoint))
+        return treatment(original_space(self.checkpoint), self._spec_stored.observation_origin)
 
     @property
     def environment(self) -> str:
@@ -270,7 +272,8 @@ class Result:
 
     def _found_source(self) -> EnvironmentSource:
         source = self._source or source_of_checkpoint(self._spec)
-        return replace(source, spec=replace(source.spec, evaluation_steps=self._spec_stored.evaluation_steps))
+        names = "evaluation_steps", "observation_origin"
+        return replace(source, spec=replace(source.spec, **{name: getattr(self._spec_stored, name) for name in names}))
 
 
 def load(

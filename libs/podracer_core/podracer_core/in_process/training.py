@@ -128,8 +128,10 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
     told = (*(found.warnings if found else ()), *unreachable(order.source.spec, order.target))
     for text in told:
         warnings.warn(text, stacklevel=3)
-    if found is not None and found.waits:
-        order = replace(order, source=order.source.overlapping())
+    if found is not None:
+        first = EnvironmentSpec.from_metadata(order.start.metadata["environment"]) if order.start else found
+        source = replace(order.source, spec=replace(order.source.spec, observation_origin=first.observation_origin))
+        order = replace(order, source=source.overlapping() if found.waits else source)
     attempt = _Attempt(order, found, told, called, progress, began_at)
     proof = order.source.proof()
     if proof is None:
@@ -201,7 +203,7 @@ class _Training:
         observed = environment.original_space or from_gymnasium(environment.observation_space)
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
         if self._line is not None:
-            self._line.note(treatment(observed))
+            self._line.note(treatment(observed, source.spec.observation_origin))
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
         self._breakages = Breakages(environment, attempt.told)
@@ -232,7 +234,7 @@ class _Training:
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
-        require_room(cohort, envs, environment.observation_space, self._device)
+        require_room(cohort, envs, environment.observation_space, environment.action_space, self._device)
         cls = algorithm_class(self._order.algorithm)
         return cls(cohort, environment.observation_space, environment.action_space, self._device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ from podracer_core.catalogue.environments.info import ArgumentInfo
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import files_from_messages, files_to_messages
 from podracer_core.catalogue.spaces import Space
+from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import InvalidInput
 from podracer_core.jobs.checks import Checks
 from podracer_core.rpc.resource_names import is_label
@@ -119,8 +119,7 @@ def _advice(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "it has none"
-    nearest = difflib.get_close_matches(name, names, n=2)
-    return f"did you mean {' or '.join(nearest)}?" if nearest else f"expected one of {', '.join(names)}"
+    return did_you_mean(name, names, f"expected one of {', '.join(names)}", most=2)
 
 
 def _value_problem(default: object, value: Any) -> str:

@@ -13,7 +13,7 @@ class Policy(nn.Module):
 
     Discrete: int64 [B], MultiDiscrete and MultiBinary: int64 [B, k], the most probable choices. Box: the mean, scaled
     and clipped to the action space. `torch.export.export` takes it with a dynamic first axis; the observation
-    normalizer is part of it. It knows no action masks.
+    normalizer is part of it, and so is `origin`, float64 [*obs] or None. It knows no action masks.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Policy(nn.Module):
         """`networks`: [B, obs] -> [B, outputs] each; `action`: the outputs [B, outputs] of a single network, or of N
         networks [N, B, outputs], to actions; mean and scale [obs]."""
         super().__init__()
+        self.register_buffer("origin", None)
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("scale", scale.detach().clone())
         self.observation_limit = observation_limit
@@ -34,12 +35,14 @@ class Policy(nn.Module):
         self.action = action
         self.eval().requires_grad_(False)
 
+    origin: Tensor | None
     mean: Tensor
     scale: Tensor
 
     def forward(self, observation: Tensor) -> Tensor:
         """observation [B, *obs] -> action [B, *action]."""
-        normalized = (observation.flatten(1).float() - self.mean) / self.scale
+        raw = observation if self.origin is None else observation - self.origin
+        normalized = (raw.flatten(1).float() - self.mean) / self.scale
         if self.observation_limit is not None:
             normalized = normalized.clamp(-self.observation_limit, self.observation_limit)
         outputs = [network(normalized) for network in self.networks]

@@ -6,6 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from podracer_core.checkpoint import (
     pack_policy,
     rule_of,
 )
-from podracer_core.checkpoint.policy import array_spaces, original_space, random_observations
+from podracer_core.checkpoint.policy import array_spaces, observation_origin, original_space, random_observations
 from podracer_core.environments.spaces import action_mask_parts, from_gymnasium
 from podracer_core.errors import InvalidInput
 
@@ -43,7 +44,7 @@ class ServedPolicy:
     source              where it came from, for people
     agents              names, the best first
     rule                how several act together; "" for one
-    observation_space   what it takes, a box; float32, or uint8 for images
+    observation_space   what it takes, a box; float32, uint8 for images, float64 with an origin
     original_space      of the environment's observations, before they become a flat row
     mask_parts          flags in a mask of its actions, for each place of an action; empty where it knows no masks
     load_time           seconds since the epoch
@@ -72,7 +73,9 @@ class ServedPolicy:
         # A policy by itself knows no masks, an actor does.
         self._masked = load_ensemble(checkpoints, rule) if self.mask_parts else None
         self.original_space = original_space(checkpoints[0])
-        self.observation_space: Space = from_gymnasium(observations)
+        self._origin = observation_origin(checkpoints[0])
+        dtype = str(self.observation_dtype).removeprefix("torch.")
+        self.observation_space: Space = replace(from_gymnasium(observations), dtype=dtype)  # type: ignore[arg-type]  # a box
         self.action_space: Space = from_gymnasium(actions)
         self._seconds_alone, self._seconds_a_row = 0.0, 0.0
         self._warm(checkpoints[0])
@@ -90,6 +93,8 @@ class ServedPolicy:
             if masks is None or self._masked is None:
                 actions: Tensor = self._policy(observations)
                 return actions
+            if observations.dtype == torch.float64:
+                observations = (observations - self._origin).float()
             return self._masked.greedy(observations.unsqueeze(0), masks.unsqueeze(0))[0]
 
     def _warm(self, checkpoint: Checkpoint) -> None:

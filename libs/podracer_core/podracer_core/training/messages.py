@@ -10,7 +10,7 @@ from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
-from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import description_to_message, hyperparameters_from_message
 from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
@@ -84,22 +84,16 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
             proof.close()  # its worlds may have been in the way
             found = inspect_environment(spec, timeout_s)
         shares_state = proof is not None and proof.shares_state(deadline=deadline)
-    preparation = "\n".join(filter(None, (found.preparation, treatment(found.observation_space))))
+    texts = found.preparation, treatment(found.observation_space, found.observation_origin)
+    preparation = "\n".join(filter(None, texts))
     for name, path in spec.data.items():  # a path on this machine, meaningless on another one
         preparation = preparation.replace(str(path), name)
     description = description_to_message(
-        found.observation_space,
-        found.action_space,
-        found.max_episode_steps,
-        find_environment(spec.id).backend if spec.id else "gymnasium",
-        deterministic_evaluation=found.deterministic_evaluation,
-        preparation=preparation,
-        shares_state=shares_state,
-        step_s=found.step_s,
-    )
-    description.waits = found.waits
-    if found.start_s > 0.0:
-        description.start_time.FromNanoseconds(int(found.start_s * 1e9))
+        spec, found.observation_space, found.action_space, found.max_episode_steps,
+        preparation=preparation, start_s=found.start_s, step_s=found.step_s, waits=found.waits,
+        shares_state=shares_state, deterministic_evaluation=found.deterministic_evaluation,
+        observation_origin=found.observation_origin,
+    )  # fmt: skip
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
 
 

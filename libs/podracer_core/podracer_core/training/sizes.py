@@ -12,6 +12,7 @@ import torch
 
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.memory import free_bytes
+from podracer_core.buffers.replay import require_replay
 from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED
@@ -35,6 +36,7 @@ _WAITING_ENVS = 32  # of a cohort whose environments wait: each has a process or
 _PART = 1 / 20  # of the time that there is, for the start of the environments, and for a rollout
 _LONGEST_START_S = 60.0
 _SHORTEST_HORIZON = 8
+_SNAPSHOTS = 4  # of a member, those of its three best looks and of the last
 
 
 def usual_envs_per_member(
@@ -89,31 +91,42 @@ def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: in
     return min(usual, max(_SHORTEST_HORIZON, longest))
 
 
-def require_room(cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], device: str) -> None:
-    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, and the networks, fit into
-    the device's free memory. A replay buffer is looked at where it is made.
-    """
+def require_room(
+    cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
+) -> None:
+    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, the networks and the
+    replay buffer fit into the device's free memory; REPLAY_TOO_LARGE if that buffer alone does not."""
     info, members = find_algorithm(cohort.algorithm), len(cohort.members)
     shared = info.defaults() | dict(cohort.shared)
     numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
     item_bytes = 1 if space.dtype == np.uint8 else 4
     # The observations and their successors here, and twice in the memory of the environments that train or are judged;
-    # what an update works with: two copies of a quarter of the rollout, or of a batch.
+    # and the copies with which an update works, as floats: of a rollout, or of a batch.
     rollout = members * envs * numbers * item_bytes * (2 * horizon + 1 + 4)
-    rollout += 8 * numbers * members * (envs * horizon // 4 if info.on_policy else shared.get("batch_size", 0))
+    worked_with = envs * horizon if info.on_policy else shared.get("batch_size", 0)
     image = image_shape(space)
+    rollout += (32 if not image else 2 if info.on_policy else 8) * numbers * members * worked_with
     widths = [image.features if image else numbers, *shared.get("hidden_sizes", ())]
     parameters = sum(before * after for before, after in itertools.pairwise(widths))
-    copies = (
-        2 * 4 + 1 if info.on_policy else 3 * 4 + 3
-    )  # with gradient and two moments; targets, and the actor that acts
-    networks = members * parameters * 4 * copies
-    free = free_bytes(torch.device(device))
-    if free is not None and rollout + networks > free:
+    # Two networks, or three with two targets; gradients and two moments; the actor that acts; and in each snapshot all
+    # but the gradients.
+    networks = members * parameters * 4 * (9 + 6 * _SNAPSHOTS if info.on_policy else 15 + 12 * _SNAPSHOTS)
+    replay, knobs = 0, "horizon or hidden_sizes"
+    if not info.on_policy:
+        action = 4 if isinstance(action_space, gymnasium.spaces.Box) else 8
+        items = numbers * item_bytes, math.prod(action_space.shape or ()) * action
+        capacity, prioritized = shared.get("replay_capacity", 0), shared.get("prioritized", False)
+        *_, replay = require_replay(
+            capacity, members, envs, horizon, items, torch.device(device), prioritized=prioritized
+        )
+        knobs = "horizon, hidden_sizes, batch_size or replay_capacity"
+    needed, free = rollout + networks + replay, free_bytes(torch.device(device))
+    if free is not None and needed > free:
         what = f"{members} members of {envs} environments with observations of {numbers:,} numbers need"
-        parts = f"{_gib(rollout)} for rollouts of {horizon} steps, {_gib(networks)} for networks"
-        advice = "lower members, envs_per_member, horizon or hidden_sizes, or shrink the observations"
-        text = f"{what} {_gib(rollout + networks)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
+        parts = f"{_gib(rollout)} for rollouts and batches, {_gib(networks)} for networks and snapshots, "
+        parts += f"{_gib(replay)} for replay"
+        advice = f"lower members, envs_per_member, {knobs}, or shrink the observations"
+        text = f"{what} {_gib(needed)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
         raise InvalidInput(text, reason="NO_ROOM", field="members")
 
 

@@ -158,7 +158,7 @@ def _algorithm(
     cohort: CohortConfig, envs: int, spaces: tuple[gymnasium.Space[object], gymnasium.Space[object]], device: str
 ) -> Algorithm:
     """The algorithm of a cohort. Raises InvalidInput if there is no room for it."""
-    require_room(cohort, envs, spaces[0], device)
+    require_room(cohort, envs, *spaces, device)
     return algorithm_class(cohort.algorithm)(cohort, *spaces, device)
 
 

@@ -51,13 +51,18 @@ def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
     """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if it is gone."""
-    row = session.get(CheckpointRow, prefix)
-    owner = None if row is None else session.get(JobRow, row.job_uid)
-    if owner is None or owner.description is None:
+    trained, own = trained_in(session, prefix), description_of(job)
+    if trained is None:
         return False
-    trained, own = description_of(owner), description_of(job)
     is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
     return is_same or _forms(trained) == _forms(own)
+
+
+def trained_in(session: Session, prefix: str) -> environment_pb2.EnvironmentDescription | None:
+    """The environment of the job of a checkpoint; None if it is gone."""
+    row = session.get(CheckpointRow, prefix)
+    owner = None if row is None else session.get(JobRow, row.job_uid)
+    return None if owner is None or owner.description is None else description_of(owner)
 
 
 def _forms(description: environment_pb2.EnvironmentDescription) -> list[Space]:

@@ -95,8 +95,8 @@ def require_unused(session: Session, row: ArtifactRow) -> None:
 
 
 def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
-    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, and the isolation
-    of worlds that share state or whose steps wait."""
+    """The environment for a pod: with the job's data sets, where evaluation cuts episodes, the origin of observations,
+    and the isolation of worlds that share state or whose steps wait."""
     spec, environment = spec_of(job), environment_pb2.EnvironmentSpec()
     environment.CopyFrom(spec.environment)
     description = description_of(job)
@@ -105,6 +105,7 @@ def environment_of(job: JobRow) -> environment_pb2.EnvironmentSpec:
     for name, reference in spec.data.items():
         environment.data[name].CopyFrom(reference)
     environment.evaluation_steps = description.evaluation_steps
+    environment.observation_origin[:] = description.observation_origin or environment.observation_origin
     return environment
 
 

@@ -102,9 +102,12 @@ def resolved(session: Session, project: str, spec: job_pb2.JobSpec) -> job_pb2.J
 
 
 def describe(session: Session, job: JobRow, description: environment_pb2.EnvironmentDescription, now: datetime) -> None:
-    """Store the description of the job's environment, and create its leaderboard."""
+    """Store the description of the job's environment, with its first founder's origin; create its leaderboard."""
     job.description = encode(description)
     fitting = founders.fitting(session, job)
+    if fitting and (trained := founders.trained_in(session, fitting[0].checkpoint.prefix)) is not None:
+        description.observation_origin[:] = trained.observation_origin
+        job.description = encode(description)
     for left_out in (each for each in spec_of(job).founders if each not in fitting):
         message = f"no agent starts from {left_out.agent}: it was trained with other observations or actions"
         events.record(session, job, "FOUNDER_LEFT_OUT", message, now=now)

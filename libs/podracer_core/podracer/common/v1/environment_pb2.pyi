@@ -317,6 +317,7 @@ class EnvironmentSpec(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
+    OBSERVATION_ORIGIN_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
@@ -350,6 +351,10 @@ class EnvironmentSpec(_message.Message):
         JobSpec.data for the pods. A job that sets this field is refused.
         """
 
+    @_builtins.property
+    def observation_origin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Subtracted from an observation's first numbers, in float64, before they become float32. Empty: inspection decides."""
+
     def __init__(
         self,
         *,
@@ -361,11 +366,12 @@ class EnvironmentSpec(_message.Message):
         data: _abc.Mapping[_builtins.str, _tensor_pb2.ObjectReference] | None = ...,
         isolation: _builtins.str = ...,
         evaluation_steps: _builtins.int = ...,
+        observation_origin: _abc.Iterable[_builtins.float] | None = ...,
         network: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps", "network", b"network"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps", "network", b"network", "observation_origin", b"observation_origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,6 +394,7 @@ class EnvironmentDescription(_message.Message):
     EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    OBSERVATION_ORIGIN_FIELD_NUMBER: _builtins.int
     max_episode_steps: _builtins.int
     """Time limit in steps; 0 for none."""
     deterministic_evaluation: _builtins.bool
@@ -425,6 +432,10 @@ class EnvironmentDescription(_message.Message):
     def start_time(self) -> _duration_pb2.Duration:
         """Time of the start of one environment. Unset: not measured."""
 
+    @_builtins.property
+    def observation_origin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """EnvironmentSpec.observation_origin for the pods. Empty: float32 can tell apart all numbers of observations."""
+
     def __init__(
         self,
         *,
@@ -439,10 +450,11 @@ class EnvironmentDescription(_message.Message):
         evaluation_steps: _builtins.int = ...,
         start_time: _duration_pb2.Duration | None = ...,
         waits: _builtins.bool = ...,
+        observation_origin: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "start_time", b"start_time", "step_time", b"step_time", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "backend", b"backend", "deterministic_evaluation", b"deterministic_evaluation", "evaluation_steps", b"evaluation_steps", "max_episode_steps", b"max_episode_steps", "observation_origin", b"observation_origin", "observation_space", b"observation_space", "preparation", b"preparation", "shares_state", b"shares_state", "start_time", b"start_time", "step_time", b"step_time", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -249,7 +249,7 @@ class Policy(_message.Message):
     @_builtins.property
     def observation_space(self) -> _environment_pb2.Space:
         """Space of the observations as they are sent in `ActRequest.observations`: a box. Its rows are the parts one after
-        the other.
+        the other. FLOAT64 where FLOAT32 could not tell numbers apart, such as seconds since 1970.
         """
 
     @_builtins.property

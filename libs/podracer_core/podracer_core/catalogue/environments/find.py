@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import importlib.util
 import json
@@ -15,6 +14,7 @@ from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentI
 from podracer_core.catalogue.environments.packages import package_advice
 from podracer_core.catalogue.environments.spec import EnvironmentSpec
 from podracer_core.catalogue.extensions import BuiltIn, package_of
+from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -72,12 +72,11 @@ def find_environment(environment_id: str) -> EnvironmentInfo:
     # An id with a module prefix is registered only by importing the user's module, which is left to its own process.
     on_trust = known is None or ":" in environment_id
     is_known = environment_id in (known or ()) and not _has_moved(environment_id)
-    advice = package_advice(environment_id)
     if is_known or (on_trust and _GYMNASIUM_ID.match(environment_id)):
         return gymnasium_info(environment_id)
-    nearest = _nearest(environment_id, [*BUILT_IN, *installed, *newest(known or [])])
-    advice = advice or (
-        f"did you mean {' or '.join(nearest)}?" if nearest else "`podracer environments` lists all environments"
+    every = [*BUILT_IN, *installed, *newest(known or [])]
+    advice = package_advice(environment_id) or did_you_mean(
+        environment_id, every, "`podracer environments` lists all environments"
     )
     raise _refused(f"unknown environment {environment_id!r}; {advice}", "UNKNOWN_ENVIRONMENT", environment_id)
 
@@ -101,13 +100,6 @@ def unreachable(spec: EnvironmentSpec, target: float | None) -> list[str]:
     if most is None or target <= most:
         return []
     return [f"the target {target:g} cannot be reached: the most that an episode of {spec.id} gives is {most:g}"]
-
-
-def _nearest(environment_id: str, ids: list[str]) -> list[str]:
-    """Up to three of `ids` that are spelt alike, however they are capitalized."""
-    by_spelling = {known.casefold(): known for known in sorted(ids)}
-    found = difflib.get_close_matches(environment_id.casefold(), by_spelling, n=3, cutoff=0.5)
-    return [by_spelling[spelling] for spelling in found]
 
 
 def _refused(message: str, reason: str, environment_id: str) -> InvalidInput:

@@ -16,16 +16,11 @@ _PACKAGES = (  # the id, the package to install, the module that registers it
     (r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid"),
     (rf"({_DRIVING})(-[a-z]+)*-v\d", "highway-env", "highway_env"),
     (rf"{_ROBOTICS}-v\d", "gymnasium-robotics", "gymnasium_robotics"),
-    (r"(stocks|forex)-v\d", "gym-anytrading", "gym_anytrading"),
-    (r"mo-.*-v\d", "mo-gymnasium", "mo_gymnasium"),
     (r"dm_control/.*", "'shimmy[dm-control]'", "shimmy"),
-    (r"Meta-World/.*", "metaworld", "metaworld"),
-    (r"FlappyBird.*-v\d", "flappy-bird-gymnasium", "flappy_bird_gymnasium"),
 )
 _SENTENCES = (
     (rf"({_MUJOCO})-v[0-4]", "MuJoCo's tasks are here in version 5: {name}-v5"),
     (r"\w+BulletEnv-v\d", "PyBullet's environments are of the former gym; MuJoCo's are here, such as HalfCheetah-v5"),
-    (r"procgen-.*", "procgen is of the former gym: give a function that wraps it as a gymnasium.Env"),
     (r"(Mlp|Cnn|MultiInput)\w*Policy", "the environment comes first, and the network follows from its spaces"),
 )
 

@@ -79,6 +79,7 @@ class EnvironmentSpec:
                          which become paths likewise
     isolation            "process": each world in a process of its own; "": several in a process
     evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
+    observation_origin   subtracted in float64 from the first numbers of a flat observation, before they become float32
     network              its processes may open connections
     """
 
@@ -91,6 +92,7 @@ class EnvironmentSpec:
     data: Mapping[str, str | StoredFile] = field(default_factory=dict)
     isolation: Isolation = ""
     evaluation_steps: int | None = None
+    observation_origin: tuple[float, ...] = ()
     network: bool = False
 
     def __post_init__(self) -> None:
@@ -164,6 +166,7 @@ class EnvironmentSpec:
             "code_path": self._import_path,
             "kwargs": self.arguments,
             "max_episode_steps": self.max_episode_steps,
+            "observation_origin": self.observation_origin,
         }
 
     def to_metadata(self) -> dict[str, Any]:
@@ -182,6 +185,7 @@ class EnvironmentSpec:
             | ({"isolation": self.isolation} if self.isolation else {})
             | ({"network": True} if self.network else {})
             | ({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps})
+            | ({"observation_origin": list(self.observation_origin)} if self.observation_origin else {})
         )
 
     @classmethod
@@ -189,6 +193,7 @@ class EnvironmentSpec:
         """The inverse of `to_metadata`. Raises InvalidInput or TypeError for other values."""
         values = dict(metadata)
         code, data = values.pop("code", None), values.pop("data", {})
+        values["observation_origin"] = tuple(values.get("observation_origin", ()))
         return cls(
             **values,
             code=None if code is None else StoredFile(**code),

@@ -6,6 +6,5 @@ gymnasium_rows, batched_rows         the two kinds of user environments
 exchange, child_process, row_codec   the communication between both sides
 box, launcher                        what a child may do, and how it is held to that
 child_output                         what user code prints: its end is kept, a part is logged
-hints                                what to do about common errors of their code
 batched_inspection                   checks that a batched environment follows its interface
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 from podracer_core.environments.processes.batched_inspection import check_attributes, inspect_batched
 from podracer_core.environments.processes.breaks import IN_A_ROW, describe_error, name_number
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.vec_environment import Step, VecEnvironment
+from podracer_core.environments.vec_environment import Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput
 
 _INSPECTED_STEPS = 10
@@ -70,12 +70,7 @@ class BatchedRows(Rows):
     def map(self, memory: int, num_envs: int, first: int, mask_size: int) -> None:
         """See `Rows.map`."""
         super().map(memory, num_envs, first, mask_size)
-        tensors: dict[str, Any] = {
-            field.name: torch.from_numpy(getattr(self.arrays, field.name)) for field in fields(Step)
-        }
-        if not mask_size:
-            tensors["action_mask"] = None
-        self._out = Step(**tensors)
+        self._out = step_over(self.arrays)
         self._action = torch.from_numpy(self.arrays.action)
 
     def start(self) -> None:
@@ -154,9 +149,8 @@ class BatchedRows(Rows):
         instance. Raises the exception if it is not tolerated."""
         arrays = self.arrays
         self._note(error, (self._steps - self._began_at).tolist())
-        for name, value in (("final_observation", 0), ("reward", 0), ("terminated", False), ("valid", False)):
-            getattr(arrays, name).fill(value)
-        arrays.truncated.fill(True)
+        arrays.final_observation.fill(0)
+        arrays.break_off(slice(None))
         self.start()
 
     def _note(self, error: BaseException, steps: list[int]) -> None:

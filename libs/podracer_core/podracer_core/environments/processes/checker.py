@@ -45,21 +45,21 @@ class Checker:
         self._step_number = self._broken_in_a_row = 0
 
     def report(self) -> dict[str, Any]:
-        """`warnings`; seconds of a step, `step_s`; whether it `waits` more than it computes. Raises InvalidInput for
-        what cannot be used, and the environment's own errors."""
+        """`warnings`; seconds of a step, `step_s`; whether it `waits` more than it computes; its
+        `observation_origin`. Raises InvalidInput for what cannot be used, and the environment's own errors."""
         self._check_reset_signature()
         self._check_bounds()
         first = self._attempt(0, _EPISODE_STEPS)
         again = self._attempt(0, _REPEATED_STEPS) if first else []
         self._compare(first, again)
-        self._check_precision(first)
         seed = 0
+        origin = _origin([numbers[:-1] for numbers in first])
         while self._goes_on:
             seed += 1
-            self._attempt(seed, _EPISODE_STEPS)
+            self._check_precision(self._attempt(seed, _EPISODE_STEPS), origin)
         wall, processor = statistics.median(self._walls), statistics.median(self._processors)
         waits = wall >= _WAITING_S and processor < wall / 2
-        return {"warnings": list(self._warnings.values()), "step_s": wall, "waits": waits}
+        return {"warnings": list(self._warnings.values()), "step_s": wall, "waits": waits, "observation_origin": origin}
 
     @property
     def _goes_on(self) -> bool:
@@ -137,18 +137,12 @@ class Checker:
             what = "step draws numbers that the seed of reset does not set: evaluations will not repeat"
             self._warn("seed", f"{what}; draw from self.np_random ({self._place('step')})")
 
-    def _check_precision(self, seen: list[Any]) -> None:
-        """Warn of numbers whose differences float32 cannot hold, such as Unix seconds."""
-        if not seen:
-            return
-        low, high = np.min(seen, 0)[:-1], np.max(seen, 0)[:-1]
-        values = (high - low) / np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
-        few = np.flatnonzero((high > low) & (values < _FEW_VALUES))
-        if few.size:
-            index = int(few[0])
-            what = f"number {index} of the observation lay between {low[index]:.12g} and {high[index]:.12g}"
-            advice = f"float32 has only {int(values[index]) + 1} values there; subtract a constant in the environment"
-            self._warn("precision", f"{what}, and {advice}")
+    def _check_precision(self, seen: list[Any], origin: list[float]) -> None:
+        """Warn where the origin of the first episode is far from another one."""
+        places = np.flatnonzero(origin)
+        if seen and (lost := _origin(np.array(seen)[:, places] - np.array(origin)[places])):
+            what = f"number {places[np.flatnonzero(lost)[0]]} of the observation begins episodes far apart"
+            self._warn("precision", f"{what}, and float32 cannot hold its small differences: let it begin at 0")
 
     def _check_reset_signature(self) -> None:
         environment: Any = self._environment
@@ -174,6 +168,19 @@ class Checker:
 
     def _place(self, method: str) -> str:
         return _place(self._environment, method)
+
+
+def _origin(seen: Any) -> list[float]:
+    """The first value of numbers whose differences float32 cannot hold, such as Unix seconds; 0 of the others. Empty if
+    there are none."""
+    if not len(seen):
+        return []
+    numbers = np.asarray(seen)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing, rounded = np.spacing(np.abs(numbers).max(0).astype(np.float32)), numbers.astype(np.float32)
+    width = np.ptp(numbers, 0)
+    lost = (numbers != rounded).any(0) & (width > 0.0) & (width < _FEW_VALUES * spacing)
+    return np.where(lost, numbers[0], 0.0).tolist() if lost.any() else []
 
 
 def _place(environment: Any, method: str) -> str:

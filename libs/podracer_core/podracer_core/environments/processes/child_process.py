@@ -48,13 +48,10 @@ class ChildLost(PodracerError):
 
 class ChildProcess:
     """One process and the parent's end of its socket. `spec` is the environment that it is for; `spins` is `Channel`'s.
-    `output` takes what it prints; None: one of its own."""
+    `output` takes what it prints."""
 
-    def __init__(
-        self, spec: EnvironmentSpec, memory: int, *, spins: bool = False, output: ChildOutput | None = None
-    ) -> None:
-        self._name = spec.name
-        self.output, self._owns_output = output or ChildOutput(), output is None
+    def __init__(self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool) -> None:
+        self._name, self._output = spec.name, output
         self._command = ""
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, spins=spins)
@@ -76,7 +73,7 @@ class ChildProcess:
                 command,
                 pass_fds=(theirs.fileno(), memory, read_end),
                 stdin=subprocess.DEVNULL,
-                stderr=self.output.stderr,
+                stderr=output.stderr,
                 env=environment,
                 process_group=0,
             )
@@ -94,12 +91,8 @@ class ChildProcess:
         except OSError as error:
             raise self._lost() from error
 
-    def receive(self, deadline: float) -> dict[str, Any]:
-        """The answer to the last command, without its payload; see `receive_payload`."""
-        return self.receive_payload(deadline)[0]
-
-    def receive_payload(self, deadline: float) -> tuple[dict[str, Any], bytes]:
-        """The answer to the last command.
+    def receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """The answer to the last command, and its payload.
 
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
         or InvalidInput for an error in the user's code. With each environment that was made the time begins anew.
@@ -127,20 +120,9 @@ class ChildProcess:
             raise self._failure(**answer["error"])
         return answer, payload
 
-    def hang_up(self) -> None:
-        """Ask the process to end."""
-        self._channel.close()
-
-    def end(self, deadline: float) -> None:
-        """Hang up and wait for the process to end, until `deadline` (of `time.monotonic`); then kill it."""
-        self.hang_up()
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        self.kill()
-
     def kill(self) -> None:
         """End the process and all that it has started at once."""
-        self.hang_up()
+        self._channel.close()
         self._lifeline.close()
         try:
             self._process.wait(_ENDING_S if _HAS_LAUNCHER else 0)
@@ -148,18 +130,23 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        if self._owns_output:
-            self.output.close()
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:
         """End several processes in parallel: each has a few seconds to clean up."""
         deadline = time.monotonic() + _CLOSING_S
         for child in children:
-            child.hang_up()
+            child._channel.close()  # it ends then
         for child in children:
-            child.end(deadline)
+            child._has_ended_by(deadline)
+            child.kill()
         children.clear()
+
+    def _has_ended_by(self, deadline: float) -> bool:
+        """Whether the process ends until `deadline` (of `time.monotonic`)."""
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether the process has ended, without reaping it."""
@@ -172,10 +159,7 @@ class ChildProcess:
 
     def _lost(self) -> ChildLost:
         """The error for a closed socket."""
-        deadline = time.monotonic() + _CLOSING_S
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        ended = self._has_ended()
+        ended = self._has_ended_by(time.monotonic() + _CLOSING_S)
         self.kill()
         if not ended:
             return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")
@@ -187,7 +171,7 @@ class ChildProcess:
         message = f"{self._name}: {message}"
         if kind == "invalid":
             return InvalidInput(message, environment=self._name)
-        return UserCodeFailed(message, user_traceback=self.output.after(traceback), environment=self._name)
+        return UserCodeFailed(message, user_traceback=self._output.after(traceback), environment=self._name)
 
 
 def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:

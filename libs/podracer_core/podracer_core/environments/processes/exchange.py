@@ -150,6 +150,15 @@ class SharedArrays:
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
 
+    def __getitem__(self, rows: slice) -> SharedArrays:
+        return SharedArrays(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def break_off(self, rows: Any) -> None:
+        """End the episodes of these rows, which then have no return; see `Step.valid`."""
+        self.reward[rows] = 0
+        self.terminated[rows] = self.valid[rows] = False
+        self.truncated[rows] = True
+
 
 def create_memory() -> int:
     """The descriptor of an empty file without a name."""

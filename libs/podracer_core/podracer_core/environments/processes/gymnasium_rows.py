@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from podracer_core.environments.processes.breaks import IN_A_ROW, name_number
 from podracer_core.environments.processes.checker import Checker, required_space
 from podracer_core.environments.processes.exchange import SharedArrays
-from podracer_core.environments.processes.in_thread import InThread, begin_steps
+from podracer_core.environments.processes.in_thread import InThread
 from podracer_core.environments.processes.row_codec import (
+    NotFinite,
     action_reader,
     check_frame,
     check_reset,
@@ -27,7 +28,6 @@ from podracer_core.environments.processes.row_codec import (
     observation_writer,
 )
 from podracer_core.environments.processes.rows import Rows, describe_spaces, episode_seed
-from podracer_core.environments.processes.trace import trace
 from podracer_core.environments.spaces import (
     action_mask_size,
     check_mask,
@@ -52,16 +52,18 @@ class GymnasiumRows(Rows):
         max_episode_steps: int | None,
         pictures: bool,
         make: Callable[[int], gymnasium.Env[Any, Any]],
+        origin: Sequence[float] = (),
+        held: Iterable[Any] = (),
     ) -> None:
         """`max_episode_steps` applies in addition to the environments' own limits. `make`: makes another environment
-        for a row, after an exception."""
+        for a row, after an exception. `origin`: of the observations. `held` is closed with them."""
         super().__init__()
         self.observation_space, self._texts = without_texts(required_space(environments[0], "observation_space"))
         self.action_space = required_space(environments[0], "action_space")
         registered = environments[0].spec
         unwrapped = [_unwrap(environment) for environment in environments]
         self._environments = [environment for environment, _ in unwrapped]
-        self._make, self._limit = make, max_episode_steps or _NO_LIMIT
+        self._make, self._held, self._limit = make, held, max_episode_steps or _NO_LIMIT
         limits = [min(limit, self._limit) for _, limit in unwrapped]
         self._limits = limits
         # A limit in a deeper wrapper is that wrapper's business, but it may be registered with the id.
@@ -83,7 +85,7 @@ class GymnasiumRows(Rows):
         self._gives_masks: bool | None = None  # unknown before the first reset
         self._can_have_masks = action_mask_size(self.action_space) > 0
         array_space = observation_array_space(self.observation_space)
-        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing)
+        self._write_observation = observation_writer(self.observation_space, array_space, lambda: self.doing, origin)
         self._read_actions = action_reader(self.action_space)
 
     def describe(self) -> dict[str, Any]:
@@ -114,11 +116,6 @@ class GymnasiumRows(Rows):
         if self._gives_masks is None:
             self._gives_masks = self._offers_masks(info)
         return sample_allowed(self.action_space, self._mask(0, info, self._gives_masks))
-
-    def trace(self) -> NDArray[np.float64]:
-        """See `Rows.trace`."""
-        self.doing = "an episode"
-        return trace(self._environments, self._limits, self.observation_space)
 
     def has_action_mask(self) -> bool:
         """See `Rows.has_action_mask`: for an environment without `action_masks` it is known only after a reset."""
@@ -190,12 +187,12 @@ class GymnasiumRows(Rows):
 
     def close(self) -> None:
         """See `Rows.close`: each is closed, even if another one fails."""
-        for environment in self._environments:
-            self._close(environment)
+        for each in [*self._environments, *self._held]:
+            self._close(each)
 
-    def _close(self, environment: gymnasium.Env[Any, Any]) -> None:
+    def _close(self, each: Any) -> None:
         try:
-            environment.close()
+            each.close()
         except Exception:  # noqa: BLE001 - user code may raise anything; no caller waits for an answer
             traceback.print_exc(file=sys.stderr)
 
@@ -217,7 +214,7 @@ class GymnasiumRows(Rows):
         row = -1
         read = self._read_actions(actions)
         if self._acting and isinstance(self._acting[0], InThread):
-            read = begin_steps(self._acting, read)
+            read = [cast("InThread", each).begin(action) for each, action in zip(self._acting, read, strict=True)]
         turns = zip(self._acting_rows, self._acting, read, strict=True)
         while True:
             try:
@@ -252,17 +249,10 @@ class GymnasiumRows(Rows):
                 error = wrong
         if not self.breaks.worked and row == self._acting_rows[0]:
             raise error
-        step = self._steps - self._began_at[row] + 1
-        if isinstance(error, InvalidInput):
-            self.breaks.note(row, step, error.message)
-        else:
-            self.breaks.fail(row, step, self._seed(row), self._steps, error)
-            self._ruined.add(row)
+        self._note(row, self._steps - self._began_at[row] + 1, error, self._steps)
         self.doing = "step"
         rows.final_observation[row] = rows.observation[row]
-        rows.reward[row] = 0
-        rows.terminated[row] = rows.valid[row] = False
-        rows.truncated[row] = True
+        rows.break_off(row)
 
     def _stand_still(self, finished: Sequence[int]) -> None:
         """The rows continue to show the last observation they acted on, to which their masks belong."""
@@ -281,46 +271,40 @@ class GymnasiumRows(Rows):
         """A row with NaN or infinity counts as truncated and not valid, and shows zeros."""
         finite = np.isfinite(rows.reward)
         finite &= np.isfinite(rows.final_observation.reshape(self.count, -1)).all(axis=1)
-        np.logical_and(rows.valid, finite, out=rows.valid)
         broken = ~finite
         for row in np.flatnonzero(broken).tolist():
             what = name_number(float(rows.reward[row]), rows.final_observation[row])
             self.breaks.note(row, self._steps - self._began_at[row], what)
         rows.final_observation[broken] = 0
-        rows.reward[broken] = 0
-        rows.terminated[broken] = False
-        rows.truncated[broken] = True
+        rows.break_off(broken)
 
     def _reset(self, row: int) -> None:
         """Start the row's episode, or the next one whose start does not break; the third in a row raises."""
-        rows = self.arrays
         failure: BaseException | None = None
         for _ in range(IN_A_ROW):
             self.breaks.begun += 1
             try:
                 if row in self._ruined:
                     self._renew(row)
-                self._begin(row)
-                numbers = self._first_observations[row]
-                if self._is_bytes or math.isfinite(numbers.dot(numbers)):
-                    return
-                what = name_number(0.0, rows.observation[row])
-                if not what:
-                    return
-                failure = InvalidInput(f"reset failed {IN_A_ROW} times in a row: {what}")
-                self.breaks.note(row, 0, what)
+                return self._begin(row)
             except (Exception, SystemExit) as error:
-                failure = error
-                if not self.breaks.worked:
+                if not self.breaks.worked and not isinstance(error, NotFinite):
                     raise
-                if isinstance(error, InvalidInput):
-                    self.breaks.note(row, 0, error.message)
-                else:
-                    self.breaks.fail(row, 0, self._seed(row), self._steps - 1, error)
-                    self._ruined.add(row)
-            rows.episode[row] += 1
+                self._note(row, 0, error, self._steps - 1)
+                failure = error
+            self.arrays.episode[row] += 1
+        if isinstance(failure, NotFinite):
+            raise InvalidInput(f"reset failed {IN_A_ROW} times in a row: {failure.message}")
         assert failure is not None, "it was not left before"
         raise failure
+
+    def _note(self, row: int, step: int, error: BaseException, now: int) -> None:
+        """Note what broke a row in step `now` of the batch. Raises it if it is not tolerated."""
+        if isinstance(error, InvalidInput):
+            self.breaks.note(row, step, error.message)
+        else:
+            self.breaks.fail(row, step, self._seed(row), now, error)
+            self._ruined.add(row)
 
     def _begin(self, row: int) -> None:
         self.doing = "reset"
@@ -333,6 +317,10 @@ class GymnasiumRows(Rows):
         if self._limits[row] < _NO_LIMIT:
             self._last_step[row] = self._steps + self._limits[row]
         self._write_mask(row, info)
+        numbers = self._first_observations[row]
+        is_finite = self._is_bytes or math.isfinite(numbers.dot(numbers))
+        if not is_finite and (what := name_number(0.0, self.arrays.observation[row])):
+            raise NotFinite(what)
 
     def _seed(self, row: int) -> int:
         """The seed of the row's present episode."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import gymnasium
 
@@ -43,8 +43,3 @@ class InThread(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._thread.submit(self._made.result().close).result()
         finally:
             self._thread.shutdown()
-
-
-def begin_steps(environments: Sequence[gymnasium.Env[Any, Any]], actions: Iterable[Any]) -> list[Any]:
-    """Begin a step in every one of these `InThread`; returns the actions."""
-    return [cast("InThread", each).begin(action) for each, action in zip(environments, actions, strict=True)]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
-from podracer_core.environments.processes.child_process import ChildLost, ChildProcess
-from podracer_core.environments.processes.exchange import create_memory
-from podracer_core.environments.processes.row_processes import send_open
+from podracer_core.environments.processes.row_processes import RowProcesses
 from podracer_core.environments.registry import batched_class, gymnasium_spec
 from podracer_core.errors import PodracerError
 
@@ -34,12 +32,10 @@ class IsolationProof:
     """
 
     def __init__(self, spec: EnvironmentSpec, code: bytes = b"") -> None:
-        """`code`: what makes an environment, packed (see `own_code`). A thread begins with `start`."""
+        """`code`: what makes an environment, packed (see `own_code`)."""
         self._spec, self._code = spec, code
-        self._children: list[ChildProcess] = []
-        self._lock = threading.Lock()
-        self._closed = False
-        self._shares_state = False
+        self._processes: list[RowProcesses] = []
+        self._closed = self._shares_state = False
         self._thread = threading.Thread(target=self._run, name="isolation", daemon=True)
 
     def start(self) -> Self:
@@ -61,54 +57,45 @@ class IsolationProof:
 
     def close(self) -> None:
         """End it, proved or not."""
-        with self._lock:
-            self._closed = True
-            children = list(self._children)
-        for child in children:
-            child.kill()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._closed = True
+        while self._thread.is_alive():
+            for each in list(self._processes):
+                each.kill()
+            self._thread.join(_LOOK_S)
 
     def _run(self) -> None:
-        with contextlib.suppress(ChildLost):  # it takes too long
+        with contextlib.suppress(PodracerError):  # it takes too long
             self._shares_state = self._is_shared() and not self._closed
 
     def _is_shared(self) -> bool:
-        alone, beside = self._shown(1, 2)
-        if alone is None or _alike(alone, beside):
-            return False
-        *others, again = self._shown(1, 1, 2)
+        with ThreadPoolExecutor() as threads:
+            alone, beside = threads.map(self._shown, (1, 2))
+            if alone is None or _alike(alone, beside):
+                return False
+            *others, again = threads.map(self._shown, (1, 1, 2))
         return all(_alike(alone, other) for other in others) and not _alike(alone, again)
 
-    def _shown(self, *counts: int) -> list[NDArray[np.float64] | None]:
-        """The traces of fresh processes with so many worlds each; None of one that fails."""
-        memory, deadline = create_memory(), time.monotonic() + _PATIENCE_S
+    def _shown(self, count: int) -> NDArray[np.float64] | None:
+        """What the first of so many worlds of a fresh process shows; None if one fails. Raises PodracerError if it
+        takes too long."""
+        if self._closed:
+            return None
+        processes = RowProcesses(
+            self._spec, count, 1, step_timeout_s=_PATIENCE_S, start_timeout_s=_PATIENCE_S, code=self._code
+        )
+        self._processes.append(processes)
+        end = time.monotonic() + _PATIENCE_S
         try:
-            with self._lock:
-                if self._closed:
-                    return [None] * len(counts)
-                children = self._children = [ChildProcess(self._spec, memory) for _ in counts]
-            for child, count in zip(children, counts, strict=True):
-                send_open(child, self._spec, count, code=self._code)
-            opened = {child: _answer(child, deadline) for child in children}
-            for child, answer in opened.items():
-                if answer is not None:
-                    child.send("trace")
-            shown = [answer and _answer(child, deadline) for child, answer in opened.items()]
-            return [each and np.frombuffer(each[1]).reshape(each[0]["shape"]) for each in shown]
+            if processes.open().get("batched"):
+                return None  # it keeps its worlds apart by itself
+            answer, payload = processes.ask_first("trace")
+            return np.frombuffer(payload).reshape(answer["shape"])
+        except PodracerError:
+            if time.monotonic() >= end:
+                raise
+            return None
         finally:
-            ChildProcess.end_all(self._children)
-            os.close(memory)
-
-
-def _answer(child: ChildProcess, deadline: float) -> tuple[dict[str, Any], bytes] | None:
-    """The answer of a process; None if it has failed. Raises ChildLost if it took too long."""
-    try:
-        return child.receive_payload(deadline)
-    except PodracerError:
-        if time.monotonic() >= deadline:
-            raise ChildLost("it takes too long") from None
-        return None
+            processes.close()
 
 
 def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
@@ -119,8 +106,8 @@ def _alike(one: NDArray[np.float64], other: NDArray[np.float64] | None) -> bool:
     return np.allclose(one[:rows], other[:rows], **_TOLERANCE, equal_nan=True)
 
 
-def isolation_proof(spec: EnvironmentSpec) -> IsolationProof | None:
-    """A proof for an environment; None if it is isolated or batched, or one of Gymnasium's own, of which it is known
-    that they share nothing."""
+def isolation_proof(spec: EnvironmentSpec, code: bytes = b"") -> IsolationProof | None:
+    """A proof for an environment, not begun; None if it is isolated or batched, or one of Gymnasium's own, of which it
+    is known that they share nothing."""
     known = bool(spec.id) and find_environment(spec.id).is_gymnasiums
-    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec))
+    return None if spec.isolation or known or batched_class(spec) else IsolationProof(gymnasium_spec(spec), code)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.processes.environment_index import EnvironmentIndex, made_by
-from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
-from podracer_core.environments.processes.preprocess_child import Server, check_takes_render_mode
+from podracer_core.environments.processes.environment_index import open_gymnasium
+from podracer_core.environments.processes.preprocess_child import Server
 from podracer_core.environments.processes.row_processes import Asked, RowProcesses
 from podracer_core.errors import InvalidInput
 
@@ -36,36 +33,18 @@ class LocalRows(RowProcesses):
         waits: bool = False,
     ) -> None:
         """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
-        super().__init__(spec, num_envs, 1, pictures=pictures, step_timeout_s=math.inf, start_timeout_s=math.inf)
-        self._make, self._waits = make, waits
-        self._indices: list[EnvironmentIndex] = []
+        super().__init__(spec, num_envs, 1, pictures=pictures)
+        self._make, self._waits, self._count = make, waits, num_envs
         self._server = Server(self.memory)
 
-    def start(self) -> dict[str, Any]:
-        """See `RowProcesses.start`."""
-        opened = self.open()
-        self._mask_size = self._server.rows.mask_size()
-        return {**opened, "mask_size": self._mask_size}
-
     def open(self) -> dict[str, Any]:
-        """Make the environments; what they say of themselves, with the seconds of that, `start_s`."""
-        began = time.monotonic()
-        drawing = {"render_mode": "rgb_array"} if self._pictures else {}
-        if self._pictures:
-            check_takes_render_mode(self._make)
-        made, make = made_by(
-            self._make, self._spec.name, self._num_envs, drawing | self._spec.arguments, self._take_indices(),
-            in_threads=self._waits,
-        )  # fmt: skip
-        if any(each.unwrapped is made[0].unwrapped for each in made[1:]):
-            raise InvalidInput(f"{self._spec.name} gave the same environment twice; it has to make a new one each time")
-        rows = GymnasiumRows(made, self._spec.max_episode_steps, self._pictures, make)
-        self._server = Server(self.memory, rows)
-        return {**rows.describe(), "start_s": time.monotonic() - began}
+        """See `RowProcesses.open`."""
+        make, given = self._make, (self._spec.to_json(), self._count, self._pictures)
+        return self._server.open(lambda: open_gymnasium(make, *given, in_threads=self._waits))
 
-    def map(self) -> None:
+    def map(self, num_envs: int) -> None:
         """See `RowProcesses.map`."""
-        self._server.rows.map(self.memory, self._num_envs, 0, self._mask_size)
+        self._server.rows.map(self.memory, num_envs, 0, self._mask_size)
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """See `RowProcesses.ask`."""
@@ -79,14 +58,7 @@ class LocalRows(RowProcesses):
     def close(self) -> None:
         """See `RowProcesses.close`."""
         self._server.close()
-        for index in self._indices:
-            index.close()
         os.close(self.memory)
-
-    def _take_indices(self) -> Iterator[EnvironmentIndex]:
-        while True:
-            self._indices.append(EnvironmentIndex())
-            yield self._indices[-1]
 
     def _answer(self, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
         try:

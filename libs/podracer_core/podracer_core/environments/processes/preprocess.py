@@ -15,12 +15,11 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
-from podracer_core.environments.processes.exchange import SharedArrays, map_memory, size_memory
+from podracer_core.environments.processes.exchange import map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
-from podracer_core.environments.processes.own_code import packed
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
 from podracer_core.environments.spaces import observation_array_space, to_gymnasium
-from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
+from podracer_core.environments.vec_environment import Break, Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
@@ -61,37 +60,34 @@ class PreprocessVecEnv(VecEnvironment):
         start_timeout_s: float = 120.0,
         pictures: bool = False,
         make: MakeEnvironment | None = None,
+        code: bytes = b"",
         elastic: bool = False,
         waits: bool = False,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
-        this process without isolation. `waits`: steps wait more than they compute, so that each of those gets a thread.
+        this process; `waits`: their steps wait more than they compute, so that each gets a thread. `code`: makes each
+        in the processes, packed (see `own_code`).
         """
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
         if num_envs < 1 or wanted < 1:
             raise InvalidInput(f"num_envs and processes must be at least 1, not {num_envs} and {wanted}")
         self.num_envs, self.device, self.name = num_envs, torch.device(device), spec.name
+        self.evaluation_steps = spec.evaluation_steps
         self._pictures = pictures
         self._losses_in_a_row = self._capacity = 0
         self._breaks: list[Break] = []
+        if isolated and elastic:
+            self.most_at_once = MOST_ISOLATED
+        started = num_envs if self.most_at_once is None else 1
+        limits_s = {"step_timeout_s": step_timeout_s, "start_timeout_s": start_timeout_s}
         self._processes = (
             LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
-            if make is not None and not isolated
-            else RowProcesses(
-                spec,
-                num_envs,
-                min(wanted, num_envs),
-                pictures=pictures,
-                step_timeout_s=step_timeout_s,
-                start_timeout_s=start_timeout_s,
-                code=b"" if make is None else packed(make, spec.name),
-            )
+            if make is not None
+            else RowProcesses(spec, started, min(wanted, started), pictures=pictures, code=code, **limits_s)
         )
-        if isolated and elastic:
-            self.most_at_once, self._processes.acting = MOST_ISOLATED, 1
         self._finalizer = weakref.finalize(self, self._processes.close)
         try:
             self._mask_size = self._open()
@@ -120,24 +116,11 @@ class PreprocessVecEnv(VecEnvironment):
         if is_first:
             size_memory(self._processes.memory, *layout)
         if self.most_at_once is not None:
-            self._processes.spread(self._capacity, self._capacity)
-            self._processes.acting = self.num_envs
-        self._processes.map()
-        arrays = map_memory(self._processes.memory, *layout)
-        self._arrays = SharedArrays(*(getattr(arrays, name)[: self.num_envs] for name in SharedArrays.__slots__))
-        self._step = self._shared_step()
+            self._processes.spread(self.num_envs, self.num_envs)
+        self._processes.map(self._capacity)
+        self._arrays = map_memory(self._processes.memory, *layout)[: self.num_envs]
+        self._step = step_over(self._arrays)
         self._action = torch.from_numpy(self._arrays.action)
-
-    def _shared_step(self) -> Step:
-        return Step(
-            observation=torch.from_numpy(self._arrays.observation),
-            reward=torch.from_numpy(self._arrays.reward),
-            terminated=torch.from_numpy(self._arrays.terminated),
-            truncated=torch.from_numpy(self._arrays.truncated),
-            final_observation=torch.from_numpy(self._arrays.final_observation),
-            action_mask=torch.from_numpy(self._arrays.action_mask) if self.has_action_mask else None,
-            valid=torch.from_numpy(self._arrays.valid),
-        )
 
     @property
     def action_mask(self) -> Tensor | None:
@@ -289,10 +272,7 @@ class PreprocessVecEnv(VecEnvironment):
             raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
         rows, arrays = self._processes.rows[index], self._arrays
         arrays.final_observation[rows] = arrays.observation[rows]
-        arrays.reward[rows] = 0
-        arrays.terminated[rows] = False
-        arrays.truncated[rows] = True
-        arrays.valid[rows] = False
+        arrays.break_off(rows)
         arrays.episode[rows] += 1
         what = reason.removeprefix(f"{self.name}: ")
         if len(self._breaks) < _MOST_BREAKS:
@@ -302,13 +282,10 @@ class PreprocessVecEnv(VecEnvironment):
 
 def _copy(step: Step, out: Step | None, device: torch.device) -> Step:
     """`step` in `out`, or in new tensors on `device`."""
-    names = ("observation", "reward", "terminated", "truncated", "final_observation", "valid")
-    mask = step.action_mask
+    tensors = {name: tensor for name in Step.__slots__ if (tensor := getattr(step, name)) is not None}
     if out is None:
-        moved = {name: getattr(step, name).to(device) for name in names}
-        return Step(action_mask=mask if mask is None else mask.to(device), **moved)
-    for name in names:
-        getattr(out, name).copy_(getattr(step, name))
-    if mask is not None and out.action_mask is not None:
-        out.action_mask.copy_(mask)
+        return Step(**{"action_mask": None} | {name: tensor.to(device) for name, tensor in tensors.items()})
+    for name, tensor in tensors.items():
+        if (place := getattr(out, name)) is not None:
+            place.copy_(tensor)
     return out

@@ -9,7 +9,7 @@ the user's environment is a batched one.
                                                             -> {"made": 1} after each environment, and then the spaces,
                                                                the time limit and more, see `Rows.describe`
                                  its payload, if any: see `own_code`
-    {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows in some steps, see `trace`
+    {"command": "trace"}    -> {"shape": [101, 6]} and what row 0 shows, see `Rows.trace`
     {"command": "inspect"}                                  -> `Checker.report`, or the environment's fault
     {"command": "find_masks"}                               -> {"mask_size": 6}; 0 without action masks
     {"command": "map", "num_envs": 64, "first": 32, "mask_size": 6}
@@ -30,9 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import io
-import itertools
 import os
 import pkgutil
 import re
@@ -48,12 +46,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from numpy.typing import NDArray
 
+from podracer_core.catalogue.environments.packages import install_advice
 from podracer_core.environments.processes.breaks import describe_error
-from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, made_by
+from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, open_gymnasium
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
-from podracer_core.environments.processes.gymnasium_rows import GymnasiumRows
-from podracer_core.environments.processes.hints import hint
+from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
@@ -66,8 +65,9 @@ _NOTHING: dict[str, Any] = {}
 class Server:
     """Some rows of the batch, once they are open, and the commands for them."""
 
-    def __init__(self, memory: int, opened: Rows | None = None) -> None:
-        self._memory, self._opened = memory, opened
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._opened: Rows | None = None
         self.tell: Callable[[int], None] = lambda made: None
 
     @property
@@ -82,14 +82,9 @@ class Server:
             return self._broken(), b""
         match message.pop("command"):
             case "open":
-                began = time.monotonic()
-                self._opened = open_rows(**message, code=payload, tell=self.tell)
-                return {**self._opened.describe(), "start_s": time.monotonic() - began}, b""
+                return self.open(partial(_open_rows, **message, code=payload, tell=self.tell)), b""
             case "inspect":
                 return self.rows.inspect(), b""
-            case "trace":
-                shown = self.rows.trace()
-                return {"shape": shown.shape}, shown.tobytes()
             case "find_masks":
                 return {"mask_size": self.rows.mask_size()}, b""
             case "map":
@@ -102,14 +97,20 @@ class Server:
                 return {"possible": self.rows.set_ages(payload)}, b""
             case "play_once":
                 return {"possible": self.rows.play_once()}, b""
-            case "frame":
-                frame = self.rows.frame()
-                return {"shape": frame.shape}, frame.tobytes()
+            case "frame" | "trace" as name:
+                array: NDArray[Any] = getattr(self.rows, name)()
+                return {"shape": array.shape}, array.tobytes()
             case "state":
                 return {}, self.rows.state()
             case "load_state":
                 self.rows.load_state(payload)
         return _NOTHING, b""
+
+    def open(self, make: Callable[[], Rows]) -> dict[str, Any]:
+        """Have the rows that `make` makes; what they say of themselves, with the seconds of that, `start_s`."""
+        began = time.monotonic()
+        self._opened = make()
+        return {**self._opened.describe(), "start_s": time.monotonic() - began}
 
     def close(self) -> None:
         """Let the user's code clean up."""
@@ -150,6 +151,38 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
     return {"kind": "user_code", "message": f"{doing} raised {message}", "traceback": text}
 
 
+def hint(error: BaseException) -> str:
+    """A sentence for a file that is not here, a missing module, or what the box refuses; empty for other errors."""
+    if IN_BOX in os.environ and (advice := _box_advice(error)):
+        return advice
+    if isinstance(error, FileNotFoundError):
+        named = re.match(r"(\S+) not found", str(error))  # as NumPy says it
+        file = Path(str(error.filename or (named[1] if named else "/")))
+        if not file.is_absolute():
+            beside = f'Path(__file__).parent / "{file.name}"'
+            ways = f"put the file beside your module and open {beside}, or name it under `data`"
+            return f"a relative path is right in one folder only: {ways}"
+        if str(file.parent) in sys.path:
+            return "only what `environment.code` names is sent here: name the folder that holds this file"
+    if isinstance(error, ModuleNotFoundError):
+        top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
+        return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
+    return ""
+
+
+def _box_advice(error: BaseException) -> str:
+    """A sentence for what the box refuses, also where a library has raised another error because of that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, PermissionError) and cause.filename is None):
+            why = "an environment has no network, unless its job says `environment: {network: true}`, and no /dev/shm"
+            return f"{why}, which locks of multiprocessing need"
+        if isinstance(cause, PermissionError):
+            return "it reads its own code and `data` only, and writes into its working folder (tempfile.gettempdir())"
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
 def _exit_with_parent(connection: int) -> None:
     """Wait until the other side closes its end of the socket, then end this process and all that the user's code has
     started, even in the middle of an operation.
@@ -182,37 +215,30 @@ def main(descriptor: int, memory: int, spins: bool) -> None:
 _PROTOCOL = "podracer_core.environments.vec_environment"
 
 
-def open_rows(
+def _open_rows(
     environment: dict[str, Any], count: int, pictures: bool, tell: Callable[[int], None], code: bytes = b"",
     import_path: Sequence[str] = (),
 ) -> Rows:  # fmt: skip
     """`count` rows of what `EnvironmentSpec.to_json` describes, able to draw `pictures` of the first if requested.
 
-    `tell`: see `made_by`. `code`: the class or function itself, packed, from a process with this `import_path`.
+    `tell`: see `open_gymnasium`. `code`: the class or function itself, packed, from a process with this `import_path`.
     """
     index = EnvironmentIndex()  # until the end of this process
     os.environ[VARIABLE] = str(index.number)
-    entry_point: str = environment["entry_point"]
-    kwargs: dict[str, Any] = environment["kwargs"]
     limit: int | None = environment["max_episode_steps"]
-    drawing = {"render_mode": "rgb_array"} if pictures else {}
     if code:
         own_code = importlib.import_module("podracer_core.environments.processes.own_code")
         loaded = own_code.unpacked(code, import_path)
     elif environment["id"]:
         loaded = partial(gymnasium.make, environment["id"], max_episode_steps=limit, disable_env_checker=True)
     else:
-        loaded = _load(entry_point, environment["code_path"])
+        loaded = _load(environment["entry_point"], environment["code_path"])
     if _is_batched(loaded):
         # Late: torch takes seconds and memory that an environment which does without should not pay for.
         batched_rows = importlib.import_module("podracer_core.environments.processes.batched_rows")
-        rows: Rows = batched_rows.BatchedRows(loaded, count, kwargs, limit)
+        rows: Rows = batched_rows.BatchedRows(loaded, count, environment["kwargs"], limit)
         return rows
-    if pictures:
-        check_takes_render_mode(loaded)
-    indices = itertools.chain([index], iter(EnvironmentIndex, None))
-    made, make = made_by(loaded, environment["id"] or entry_point, count, drawing | kwargs, indices, tell=tell)
-    return GymnasiumRows(made, limit, pictures, make)
+    return open_gymnasium(loaded, environment, count, pictures, first=index, tell=tell)
 
 
 def _load(entry_point: str, code_path: str) -> Any:
@@ -232,13 +258,6 @@ def _is_batched(loaded: Any) -> bool:
     """Whether it is a VecEnvironment: only then has it imported that module itself, and torch with it."""
     protocol = sys.modules.get(_PROTOCOL)
     return protocol is not None and isinstance(loaded, type) and issubclass(loaded, protocol.VecEnvironment)
-
-
-def check_takes_render_mode(loaded: Any) -> None:
-    """Raises InvalidInput for a class or function that cannot be asked for pictures."""
-    parameters = inspect.signature(loaded).parameters.values()
-    if not any(each.name == "render_mode" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-        raise InvalidInput("it cannot be filmed: it takes no argument render_mode, as Gymnasium's environments do")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The conversion for a space is chosen once, so that each step is fast. Neither to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
+from podracer_core.catalogue.observations import origin_array
 from podracer_core.errors import InvalidInput
 
 Array = NDArray[Any]
@@ -22,13 +23,22 @@ ObservationWriter = Callable[[Array, int, Any], None]
 
 
 def observation_writer(
-    space: gymnasium.Space[Any], array_space: gym.Box, source: Callable[[], str]
+    space: gymnasium.Space[Any], array_space: gym.Box, source: Callable[[], str], origin: Sequence[float] = ()
 ) -> ObservationWriter:
     """A function that writes an observation from `space` into a row of an array: `write(array, row, observation)`.
 
     `array_space` is `observation_array_space(space)`. The function raises InvalidInput for a value that does not fit,
-    with the name of its `source`; NaN and values outside the bounds of a Box are accepted.
+    with the name of its `source`; NaN and values outside the bounds of a Box are accepted. `origin` is subtracted.
     """
+    if any(origin):
+        write_exact, zero = observation_writer(space, array_space, source), origin_array(origin, array_space.shape)
+        exact = np.zeros((1, *array_space.shape))
+
+        def write_from_origin(array: Array, row: int, observation: Any) -> None:
+            write_exact(exact, 0, observation)
+            np.subtract(exact[0], zero, out=array[row], casting="same_kind")
+
+        return write_from_origin
     if not isinstance(space, gym.Box) or space.shape != array_space.shape:
         return _flattening_writer(space, array_space.shape, source)
     shape, dtype = array_space.shape, array_space.dtype

@@ -33,24 +33,12 @@ class Asked(NamedTuple):
     lost: dict[int, str]
 
 
-def send_open(
-    child: ChildProcess, spec: EnvironmentSpec, count: int, *, pictures: bool = False, code: bytes = b""
-) -> None:
-    """Have a process make `count` environments."""
-    here = {"import_path": sys.path} if code else {}
-    child.send("open", code, environment=spec.to_json(), count=count, pictures=pictures, **here)
-
-
 class RowProcesses:
     """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size yet.
 
     The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an environment, packed
     (see `own_code`).
-
-    acting   the number of processes that are asked, from the first on; None: all
     """
-
-    acting: int | None = None
 
     def __init__(
         self,
@@ -58,42 +46,44 @@ class RowProcesses:
         num_envs: int,
         count: int,
         *,
-        pictures: bool,
-        step_timeout_s: float,
-        start_timeout_s: float,
+        pictures: bool = False,
+        step_timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
         code: bytes = b"",
     ) -> None:
         self._spec = spec
         self._pictures, self._code = pictures, code
-        self._step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
-        # A process that looks for its next command without sleeping must not take the core of one that is at work.
-        self._spins = count <= core_count()
+        self.step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
         self._mask_size = 0
         self.spread(num_envs, count)
         self.children: list[ChildProcess] = []
         self._mapped = 0  # of them
-        self.memory = create_memory()
+        self.memory, self.output = create_memory(), ChildOutput()
 
     def spread(self, num_envs: int, count: int) -> None:
-        """Let `count` processes have `num_envs` rows, before any is mapped."""
-        self._num_envs = num_envs
+        """Let the first `count` processes have `num_envs` rows; one that is mapped has to keep its own."""
         edges = [num_envs * index // count for index in range(count + 1)]
         self.rows = [slice(first, last) for first, last in itertools.pairwise(edges)]
-        self.output = ChildOutput()
+        # A process that looks for its next command without sleeping must not take the core of one that is at work.
+        self._spins = count <= core_count()
 
     def start(self) -> dict[str, Any]:
         """Make the environments; what they say of themselves (`Rows.describe`), and `mask_size`."""
+        opened = self.open()
+        self._mask_size = self.ask_first("find_masks")[0]["mask_size"]
+        return {**opened, "mask_size": self._mask_size}
+
+    def open(self) -> dict[str, Any]:
+        """Make the environments; what the first process says of its own, with the seconds of that, `start_s`."""
         try:
-            answers = self._open()
-            self.children[0].send("find_masks")
-            self._mask_size = self.children[0].receive(time.monotonic() + self._start_timeout_s)["mask_size"]
+            return self._open()[0]
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
-        return {**answers[0], "mask_size": self._mask_size}
 
-    def map(self) -> None:
-        """Have the processes attach the memory, which has its size by now; start those that shall act and do not yet
-        run."""
+    def map(self, num_envs: int) -> None:
+        """Have the processes attach the memory, which has room for `num_envs` rows by now; start those that have rows
+        and do not yet run."""
+        self._num_envs = num_envs
         try:
             self._open()
             deadline = time.monotonic() + self._start_timeout_s
@@ -104,28 +94,28 @@ class RowProcesses:
             raise self.failed(lost.message) from lost
 
     def _open(self) -> list[dict[str, Any]]:
-        """Start the acting processes that do not run yet; their answers."""
+        """Start the processes that have rows and do not run yet; their answers."""
         first = len(self.children)
-        rows = self.rows[first : self.acting]
+        rows = self.rows[first:]
         self.children += [self._start_child() for _ in rows]  # all at once: the rest may wait for them
         for child, own in zip(self.children[first:], rows, strict=True):
             self._send_open(child, own)
-        return [child.receive(time.monotonic() + self._start_timeout_s) for child in self.children[first:]]
+        return [child.receive(time.monotonic() + self._start_timeout_s)[0] for child in self.children[first:]]
 
     def ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Have all do `command` at the same time; `payloads` has one for each of them, or none at all."""
         asked = Asked([], {})
-        children = self.children[: self.acting]
+        children = self.children[: len(self.rows)]
         for index, child in enumerate(children):
             try:
                 child.send(command, payloads[index] if payloads else b"")
             except ChildLost as error:
                 asked.lost[index] = error.message
-        deadline = time.monotonic() + self._step_timeout_s
+        deadline = time.monotonic() + self.step_timeout_s
         for index, child in enumerate(children):
             if index not in asked.lost:
                 try:
-                    asked.answers.append(child.receive_payload(deadline))
+                    asked.answers.append(child.receive(deadline))
                 except ChildLost as error:
                     asked.lost[index] = error.message
         return asked
@@ -134,7 +124,7 @@ class RowProcesses:
         """The first process's answer to `command`. Raises UserCodeFailed if that process is lost."""
         try:
             self.children[0].send(command)
-            return self.children[0].receive_payload(time.monotonic() + self._step_timeout_s)
+            return self.children[0].receive(time.monotonic() + self.step_timeout_s)
         except ChildLost as lost:
             raise self.failed(lost.message) from lost
 
@@ -147,13 +137,18 @@ class RowProcesses:
             child.receive(deadline)
             self._map(child, self.rows[index], deadline)
             child.send("start")
-            return child.receive(deadline)
+            return child.receive(deadline)[0]
         except ChildLost as again:
             raise self.failed(again.message) from again
 
     def failed(self, message: str) -> UserCodeFailed:
         """The error to raise if a lost process cannot be replaced."""
         return UserCodeFailed(message, user_traceback=self.output.after(""), environment=self._spec.name)
+
+    def kill(self) -> None:
+        """End the processes at once; another thread may be waiting for them, and has to call `close`."""
+        for child in list(self.children):
+            child.kill()
 
     def close(self) -> None:
         """End the processes and give back the memory."""
@@ -162,11 +157,12 @@ class RowProcesses:
         self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec, self.memory, spins=self._spins, output=self.output)
+        return ChildProcess(self._spec, self.memory, self.output, spins=self._spins)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
-        pictures = self._pictures and rows.start == 0
-        send_open(child, self._spec, rows.stop - rows.start, pictures=pictures, code=self._code)
+        pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start
+        here = {"import_path": sys.path} if self._code else {}
+        child.send("open", self._code, environment=self._spec.to_json(), count=count, pictures=pictures, **here)
 
     def _map(self, child: ChildProcess, rows: slice, deadline: float) -> None:
         child.send("map", num_envs=self._num_envs, first=rows.start, mask_size=self._mask_size)

@@ -5,6 +5,9 @@ Neither torch nor user code is imported here.
 
 from __future__ import annotations
 
+import copy
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +18,17 @@ from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.environments.processes.breaks import Breaks
-from podracer_core.environments.processes.exchange import SharedArrays, map_memory
+from podracer_core.environments.processes.exchange import SharedArrays, create_memory, map_memory, size_memory
 from podracer_core.environments.spaces import (
     action_array_space,
     action_mask_size,
     from_gymnasium,
     observation_array_space,
+    sample_allowed,
 )
 from podracer_core.errors import InvalidInput
+
+_TRACED_STEPS, _TRACED_EPISODES, _TRACED_NUMBERS, _LONGEST_TRACE_S = 100, 2, 1024, 5.0
 
 
 class Rows(ABC):
@@ -68,8 +74,30 @@ class Rows(ABC):
         """Act once in every row; where an episode ends, start the next one."""
 
     def trace(self) -> NDArray[np.float64]:
-        """What row 0 shows in some steps [rows, n], while the other rows are stepped between; see `trace`."""
-        return np.zeros((0, 0))  # a batch keeps its worlds apart by itself
+        """What row 0 shows of two episodes of random actions, in at most 100 steps [steps, n], while the other rows act
+        too; of a large observation the sums of its parts."""
+        memory, masked = create_memory(), self.mask_size()
+        size_memory(memory, self.count, observation_array_space(self.observation_space), self.action_space, masked)
+        self.map(memory, self.count, 0, masked)
+        os.close(memory)
+        rows = self.arrays
+        rows.seed[:] = np.arange(self.count)
+        # Copies: a class may have one space for all worlds, and a space draws from its own state.
+        spaces = [copy.deepcopy(self.action_space) for _ in range(self.count)]
+        for row, space in enumerate(spaces):
+            space.seed(row)
+        shown: list[NDArray[np.float64]] = []
+        self.start()
+        end = time.monotonic() + _LONGEST_TRACE_S
+        while len(shown) < _TRACED_STEPS and rows.episode[0] < _TRACED_EPISODES and time.monotonic() < end:
+            for row, space in enumerate(spaces):
+                action = sample_allowed(space, rows.action_mask[row] if masked else None)
+                rows.action[row] = np.asarray(action) - getattr(space, "start", 0)
+            self.step()
+            flat = rows.final_observation[0].ravel().astype(np.float64)
+            parts = np.linspace(0, flat.size, min(flat.size, _TRACED_NUMBERS), endpoint=False, dtype=np.int64)
+            shown.append(np.array([*np.add.reduceat(flat, parts), rows.reward[0], rows.episode[0]]))
+        return np.stack(shown)
 
     def frame(self) -> NDArray[np.uint8]:
         """The picture [height, width, 3] of row 0 as the last step left it, before any new episode."""
@@ -95,9 +123,7 @@ class Rows(ABC):
         """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of these."""
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
-        own = slice(first, first + self.count)
-        self._first = first
-        self._arrays = SharedArrays(*(getattr(arrays, name)[own] for name in SharedArrays.__slots__))
+        self._first, self._arrays = first, arrays[first : first + self.count]
 
     def take_breaks(self) -> list[dict[str, Any]]:
         """See `VecEnvironment.take_breaks`, as JSON values."""
