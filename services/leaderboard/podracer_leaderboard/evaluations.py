@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
@@ -14,21 +14,10 @@ from podracer_core.database import Database
 from podracer_core.errors import FieldViolation, InvalidInput, NotFound
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 from podracer_leaderboard import messages, places, store
-from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, BoardRow, EvaluationRow
-from podracer_leaderboard.updater import Updater
 
 MAX_EVALUATIONS = 1000
-_COUNT = (
-    update(AgentRow.__table__)  # type: ignore[arg-type]
-    .where(AgentRow.name == bindparam("of"))
-    .values(
-        episodes=AgentRow.episodes + bindparam("all"),
-        broken_numbers=AgentRow.broken_numbers + bindparam("numbers"),
-        broken_code=AgentRow.broken_code + bindparam("code"),
-    )
-)
 
 
 class Evaluations:
@@ -60,23 +49,22 @@ def record(
     """
     board = store.get_board(session, request.leaderboard)
     agents = {evaluation.agent for evaluation in request.evaluations}
-    known = session.scalars(select(AgentRow.name).where(AgentRow.board == board.name, AgentRow.name.in_(agents)))
-    unknown = agents.difference(known)
-    if unknown:
+    query = select(AgentRow).where(AgentRow.board == board.name, AgentRow.name.in_(agents))
+    known = {agent.name: agent for agent in session.scalars(query)}
+    if unknown := agents - known.keys():
         raise NotFound(f"there is no agent {min(unknown)} on {board.name}", reason="AGENT_NOT_FOUND")
-    updater = competition_of(board.spec).updater
-    count = store_evaluations(session, board, updater, request.evaluations)
+    count = store_evaluations(session, board, known, request.evaluations)
     for challenge in filter(challenged_by, request.evaluations):
-        places.confirm(session, board, updater, challenge)
+        places.confirm(session, board, challenge)
     excluded = messages.exclusions(store.exclusions(session, board))
     return leaderboard_pb2.RecordEvaluationsResponse(recorded_count=count, exclusions=excluded)
 
 
 def store_evaluations(
-    session: Session, board: BoardRow, updater: Updater, evaluations: Sequence[agent_pb2.Evaluation]
+    session: Session, board: BoardRow, agents: Mapping[str, AgentRow], evaluations: Sequence[agent_pb2.Evaluation]
 ) -> int:
-    """Store evaluations and count their episodes; returns the number of new ones. One stored before its checkpoint was
-    written is completed."""
+    """Store evaluations of `agents` and count their episodes; returns the number of new ones. One stored before its
+    checkpoint was written is completed."""
     identifiers = {evaluation.evaluation_id for evaluation in evaluations}
     query = select(EvaluationRow).where(EvaluationRow.board == board.name, EvaluationRow.evaluation_id.in_(identifiers))
     stored = {row.evaluation_id: row for row in session.scalars(query)}
@@ -99,30 +87,27 @@ def store_evaluations(
         elif has_checkpoint and not row.has_checkpoint:
             row.evaluation, row.has_checkpoint = messages.to_bytes(evaluation), True
             row.challenged = challenged_by(evaluation)
-    _count(session, board, updater, [each for each in new if each.seeds or broken_episodes(each)])
+    played = [each for each in new if each.seeds or broken_episodes(each)]
+    for each in played:
+        _count(board, agents[each.agent], each)
+    lowest = min((value for each in played for value in each.returns if math.isfinite(value)), default=math.inf)
+    if lowest < (math.inf if board.lowest_return is None else board.lowest_return):
+        board.lowest_return = lowest
+        if board.broken_episodes:
+            places.score_again(session, board)
     return len(new)
 
 
-def _count(session: Session, board: BoardRow, updater: Updater, new: Sequence[agent_pb2.Evaluation]) -> None:
-    """Add the episodes of new evaluations to the counts of the board and of its agents."""
-    if not new:
-        return
-    counts = [
-        {"of": each.agent, "all": len(each.returns) + broken_episodes(each)}
-        | {"numbers": each.broken_number_episodes, "code": each.broken_code_episodes}
-        for each in new
-    ]
-    session.connection().execute(_COUNT, counts)
-    board.episodes += sum(len(each.returns) + broken_episodes(each) for each in new)
-    if broken := sum(map(broken_episodes, new)):
+def _count(board: BoardRow, agent: AgentRow, evaluation: agent_pb2.Evaluation) -> None:
+    """Add the episodes of a new evaluation to the counts of the board and of its agent."""
+    broken = broken_episodes(evaluation)
+    board.episodes += len(evaluation.returns) + broken
+    agent.episodes += len(evaluation.returns) + broken
+    agent.broken_numbers += evaluation.broken_number_episodes
+    agent.broken_code += evaluation.broken_code_episodes
+    if broken:
         board.broken_episodes += broken
         board.revision += 1  # an agent may have become the one that cannot be first
-    lowest = min((value for each in new for value in each.returns), default=math.inf)
-    if board.lowest_return is None or lowest < board.lowest_return:
-        board.lowest_return = lowest if math.isfinite(lowest) else board.lowest_return
-        if board.broken_episodes:
-            session.flush()
-            places.score_again(session, board, updater)
 
 
 def challenged_by(evaluation: agent_pb2.Evaluation) -> str:

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.objective import MIN_EPISODES, counted
 from podracer_leaderboard import messages, store
+from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.tables import AgentRow, BoardRow, CandidateRow, EvaluationRow, RoundRow
-from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, Updater, claims_first
+from podracer_leaderboard.updater import Admission, Entry, EvaluationSummary, claims_first
 
 FINAL = agent_pb2.EVALUATION_PURPOSE_FINAL
 
@@ -46,27 +47,24 @@ class Judged:
         return Entry(agent.name, agent.lineage, self.score, mean, order, self.confirmed, excluded=excluded)
 
 
-def score_of(
-    board: BoardRow, updater: Updater, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False
-) -> float | None:
+def score_of(board: BoardRow, evaluation: agent_pb2.Evaluation, *, within_rung: bool = False) -> float | None:
     """The number that an evaluation ranks by, each broken episode with the board's lowest return; None where it is no
     finite one. Within a rung an evaluation without an intact episode has that lowest return."""
     known = counted(evaluation, board.lowest_return)
     if known is None:
         return board.lowest_return if within_rung else None
+    updater = competition_of(board.spec).updater
     summary = EvaluationSummary(known.mean, known.lower_bound, known.upper_bound, len(known.returns))
     score = updater.rung_score if within_rung else updater.score
     return score(summary) if summary.is_finite else None
 
 
-def judged(session: Session, board: BoardRow, updater: Updater, own: Judged) -> Judged:
+def judged(session: Session, board: BoardRow, own: Judged) -> Judged:
     """The judgement of the checkpoint of `own`: its challenge if there was one, else `own` itself."""
-    return next(iter(_confirmed(session, board, updater, own.evaluation.agent, own.prefix)), own)
+    return next(iter(_confirmed(session, board, own.evaluation.agent, own.prefix)), own)
 
 
-def take(
-    session: Session, board: BoardRow, updater: Updater, agent: AgentRow, candidate: Judged
-) -> tuple[Admission, bool]:
+def take(session: Session, board: BoardRow, agent: AgentRow, candidate: Judged) -> tuple[Admission, bool]:
     """Put a candidate on the board where the updater says so. Whether it asks for a challenge is the second value.
 
     It does where it claims the first place, or has driven out the first: its own agent's former candidate, where
@@ -81,7 +79,7 @@ def take(
         candidate = replace(candidate, score=min(candidate.score, known.lower_bound))
     rows = store.get_candidates(session, board.name)
     entries, entry = store.entries(session, rows), candidate.entry(session, board, agent, board.clock)
-    admission = updater.admit(entries, entry)
+    admission = competition_of(board.spec).updater.admit(entries, entry)
     if not admission.is_admitted:
         return admission, False
     removed = _rows_of(rows, admission.removed)
@@ -92,12 +90,12 @@ def take(
     return admission, drives_out_first or claims_first(entries, entry)
 
 
-def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agent_pb2.Evaluation) -> None:
+def confirm(session: Session, board: BoardRow, challenge: agent_pb2.Evaluation) -> None:
     """Let a stored challenge decide over its checkpoint; nothing for one that is on the board and the agent's best no
     more, or again for the same."""
     agent = store.get_agent(session, challenge.agent, board.name)
     prefix = challenge.checkpoint.prefix
-    confirmed = _confirmed(session, board, updater, agent.name)
+    confirmed = _confirmed(session, board, agent.name)
     found = next((each for each in confirmed if each.prefix == prefix), None)
     if found is None:
         return
@@ -110,20 +108,20 @@ def confirm(session: Session, board: BoardRow, updater: Updater, challenge: agen
     row.final = found.evaluation.purpose == FINAL
     former, row.former = row.former, ""
     if former and not row.final:
-        _give_back(session, board, updater, row, found, former)
+        _give_back(session, board, row, found, former)
     _note_change(board)
 
 
-def score_again(session: Session, board: BoardRow, updater: Updater) -> None:
+def score_again(session: Session, board: BoardRow) -> None:
     """The lowest return has come down: whatever has broken episodes scores less."""
     broke = AgentRow.broken_numbers + AgentRow.broken_code > 0
     for agent in session.scalars(select(AgentRow).where(AgentRow.board == board.name, broke)):
         if agent.best_evaluation is not None:
             best = agent_pb2.Evaluation.FromString(agent.best_evaluation)
-            agent.best_score = score_of(board, updater, best)
+            agent.best_score = score_of(board, best)
         row = session.get(CandidateRow, (board.name, agent.name))
         if row is not None:
-            row.score = score_of(board, updater, agent_pb2.Evaluation.FromString(row.evaluation)) or row.score
+            row.score = score_of(board, agent_pb2.Evaluation.FromString(row.evaluation)) or row.score
 
 
 def _keep_best(session: Session, agent: AgentRow, confirmed: Judged, challenged: str) -> None:
@@ -145,31 +143,26 @@ def _keep_best(session: Session, agent: AgentRow, confirmed: Judged, challenged:
         agent.best_env_steps = steps or origin.line_env_steps
 
 
-def _give_back(
-    session: Session, board: BoardRow, updater: Updater, row: CandidateRow, found: Judged, former: str
-) -> None:
+def _give_back(session: Session, board: BoardRow, row: CandidateRow, found: Judged, former: str) -> None:
     """Bring back the best confirmed candidate of `former` in the place of `row`, unless that has proved to be better.
 
     Else a lucky evaluation could cost the board the best that is known for sure.
     """
     agent = store.get_agent(session, former, board.name)
-    confirmed = _confirmed(session, board, updater, former)
+    confirmed = _confirmed(session, board, former)
     best = max(confirmed, key=lambda each: each.order, default=None)
     if best is None or found.order > best.order:
         return
     others = [each for each in store.get_candidates(session, board.name) if each is not row]
-    admission = updater.admit(store.entries(session, others), best.entry(session, board, agent, store.tick(board)))
+    admission = competition_of(board.spec).updater.admit(
+        store.entries(session, others), best.entry(session, board, agent, store.tick(board))
+    )
     if admission.is_admitted:
         _place(session, board, agent, best, [row, *_rows_of(others, admission.removed)], "")
 
 
 def _place(
-    session: Session,
-    board: BoardRow,
-    agent: AgentRow,
-    candidate: Judged,
-    removed: Sequence[CandidateRow],
-    former: str,
+    session: Session, board: BoardRow, agent: AgentRow, candidate: Judged, removed: Sequence[CandidateRow], former: str
 ) -> None:
     for row in removed:
         session.delete(row)
@@ -190,7 +183,7 @@ def _place(
     _note_change(board)
 
 
-def _confirmed(session: Session, board: BoardRow, updater: Updater, agent: str, prefix: str = "") -> list[Judged]:
+def _confirmed(session: Session, board: BoardRow, agent: str, prefix: str = "") -> list[Judged]:
     """The challenges of an agent, one for each checkpoint: of several a final, the longest, the first by its id."""
     query = select(EvaluationRow.evaluation).where(EvaluationRow.board == board.name, EvaluationRow.agent == agent)
     wanted = EvaluationRow.challenged == prefix if prefix else EvaluationRow.challenged != ""
@@ -199,7 +192,7 @@ def _confirmed(session: Session, board: BoardRow, updater: Updater, agent: str, 
     for evaluation in sorted(
         evaluations, key=lambda each: (each.purpose != FINAL, -len(each.returns), each.evaluation_id)
     ):
-        score = score_of(board, updater, evaluation)
+        score = score_of(board, evaluation)
         if score is not None:
             decisive.setdefault(evaluation.checkpoint.prefix, Judged(evaluation, score, confirmed=True))
     return list(decisive.values())

@@ -17,7 +17,7 @@ from podracer_core.catalogue.algorithms import find_algorithm
 from podracer_core.catalogue.messages import hyperparameters_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput, NotFound
-from podracer_core.statistics import excess_probability
+from podracer_core.statistics import EXCESS_LEVEL, excess_probability
 from podracer_leaderboard.agents import ALIVE, Action, Agent, Population, State
 from podracer_leaderboard.judged_rounds import load_curves, load_front, load_rungs
 from podracer_leaderboard.rules import Rules
@@ -27,8 +27,6 @@ from podracer_leaderboard.updater import Entry, ranked
 
 NEWEST_IN_HISTORY, BEST_IN_HISTORY = 192, 64
 """Agents of `Population.history` at most: what a sampler makes of more takes longer and says little more."""
-CHANCE = 0.01
-"""See `exclusions`."""
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
@@ -87,7 +85,7 @@ def entries(session: Session, candidates: Sequence[CandidateRow]) -> list[Entry]
 
 def exclusions(session: Session, board: BoardRow) -> dict[str, str]:
     """The agents that cannot be first, of those that are alive or on the board, and why: so great a share of broken
-    episodes as theirs would be chance in less than `CHANCE` of boards whose agents all break as often."""
+    episodes as theirs would be chance in less than `EXCESS_LEVEL` of boards whose agents all break as often."""
     if not board.broken_episodes:
         return {}
     broken_here = AgentRow.broken_numbers + AgentRow.broken_code
@@ -100,7 +98,7 @@ def exclusions(session: Session, board: BoardRow) -> dict[str, str]:
     found = {}
     for name, episodes, broken in session.execute(query.order_by(AgentRow.number)):
         others, others_broken = board.episodes - episodes, board.broken_episodes - broken
-        if excess_probability(broken, episodes, others_broken, others) < CHANCE:
+        if excess_probability(broken, episodes, others_broken, others) < EXCESS_LEVEL:
             text = f"its environment broke in {broken:,} of {episodes:,} episodes, those of the other agents in"
             found[name] = f"{text} {others_broken:,} of {others:,}"
     return found

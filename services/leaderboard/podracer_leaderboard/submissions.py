@@ -15,11 +15,10 @@ from podracer_core.jobs.objective import broken_episodes, counted
 from podracer_core.telemetry.metrics import CANDIDATES
 from podracer_leaderboard import messages, places, store
 from podracer_leaderboard.agents import State
-from podracer_leaderboard.competition import competition_of
 from podracer_leaderboard.evaluations import store_evaluations
 from podracer_leaderboard.judged_rounds import record_throughput
 from podracer_leaderboard.tables import AgentRow, BoardRow, RoundRow
-from podracer_leaderboard.updater import Admission, Updater
+from podracer_leaderboard.updater import Admission
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +50,13 @@ def _submit(
             reason="AGENT_NOT_TRAINING",
             agent=agent.name,
         )
-    updater = competition_of(board.spec).updater
     evaluation = _evaluation(request)
     score = rung_score = None
     admission, challenge = Admission(0, "no snapshot was evaluated"), False
     if evaluation is not None:
-        store_evaluations(session, board, updater, [evaluation])
-        score = places.score_of(board, updater, evaluation)
-        rung_score = places.score_of(board, updater, evaluation, within_rung=True)
+        store_evaluations(session, board, {agent.name: agent}, [evaluation])
+        score = places.score_of(board, evaluation)
+        rung_score = places.score_of(board, evaluation, within_rung=True)
         is_intact = counted(evaluation, None) is not None
         why = "its evaluation is not a finite number" if is_intact else "no episode of its evaluation was intact"
         admission = Admission(0, why)
@@ -69,7 +67,7 @@ def _submit(
         agent.latest_score = rung_score
     if evaluation is not None and score is not None:
         agent.latest_evaluation = messages.to_bytes(evaluation)
-        admission, challenge = _judge(session, board, agent, updater, evaluation, score)
+        admission, challenge = _judge(session, board, agent, evaluation, score)
     record_throughput(session, board.name, store.shape_of_row(agent), request.member_count, request.env_steps, cost_s)
     response = leaderboard_pb2.SubmitCandidateResponse(
         admitted=admission.is_admitted, rank=admission.rank, reason=admission.reason, challenge=challenge
@@ -112,12 +110,7 @@ def _variance(evaluation: agent_pb2.Evaluation) -> float:
 
 
 def _end_round(
-    board: BoardRow,
-    agent: AgentRow,
-    request: leaderboard_pb2.SubmitCandidateRequest,
-    *,
-    trained: bool,
-    cost_s: float,
+    board: BoardRow, agent: AgentRow, request: leaderboard_pb2.SubmitCandidateRequest, *, trained: bool, cost_s: float
 ) -> None:
     agent.env_steps += request.env_steps
     agent.cost_s += cost_s
@@ -134,22 +127,17 @@ def _end_round(
 
 
 def _judge(
-    session: Session,
-    board: BoardRow,
-    agent: AgentRow,
-    updater: Updater,
-    evaluation: agent_pb2.Evaluation,
-    score: float,
+    session: Session, board: BoardRow, agent: AgentRow, evaluation: agent_pb2.Evaluation, score: float
 ) -> tuple[Admission, bool]:
     """Keep it where it is the agent's best, and put it on the board where the updater says so."""
     if not evaluation.checkpoint.prefix:
         return Admission(0, "its evaluation names no checkpoint"), False
-    candidate = places.judged(session, board, updater, places.Judged(evaluation, score))
+    candidate = places.judged(session, board, places.Judged(evaluation, score))
     if agent.best_score is None or candidate.score > agent.best_score:
         agent.best_evaluation, agent.best_score = messages.to_bytes(candidate.evaluation), candidate.score
         agent.best_rung, agent.best_cost_s = agent.rung, agent.cost_s
         agent.best_env_steps = evaluation.checkpoint.env_steps or agent.env_steps
-    return places.take(session, board, updater, agent, candidate)
+    return places.take(session, board, agent, candidate)
 
 
 def _evaluation(request: leaderboard_pb2.SubmitCandidateRequest) -> agent_pb2.Evaluation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import insert, select
@@ -44,9 +44,12 @@ def details(session: Session, job: JobRow, kind: str) -> Sequence[dict[str, str]
     return session.scalars(query.order_by(EventRow.position)).all()
 
 
-def is_told(session: Session, job: JobRow, kind: str, **known: str) -> bool:
-    """Whether the job has an event of a kind with these details."""
-    return any(known.items() <= each.items() for each in details(session, job, kind))
+def record_once(
+    session: Session, job: JobRow, kind: str, message: str, known: Mapping[str, str], *, now: datetime, **further: str
+) -> None:
+    """Append an event with the details `known`, unless the job has one of its kind with these."""
+    if not any(known.items() <= each.items() for each in details(session, job, kind)):
+        record(session, job, kind, message, now=now, **{**further, **known})
 
 
 def messages(session: Session, job: JobRow, kind: str) -> Sequence[str]:

@@ -129,7 +129,7 @@ class JobRow(Base):
     lowest_return: Mapped[float | None]
     """The lowest return of an intact evaluated episode, which broken ones count with."""
     excluded: Mapped[dict[str, Any] | None]
-    """The agents that cannot be first by the leaderboard's last word, and why (`broken_worlds`)."""
+    """The agents that can be neither the best nor reach the target: the leaderboard's last word, and why."""
     speeds: Mapped[dict[str, Any] | None]
     """Environment steps per second of each algorithm's last round."""
     ensemble: Mapped[bytes | None]

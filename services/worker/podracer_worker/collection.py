@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.vec_environment import Break, VecEnvironment
+from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.training.member_states import (
     EnvironmentState,
@@ -25,7 +26,7 @@ from podracer_core.training.member_states import (
     stack_states,
     unstack_states,
 )
-from podracer_core.training.source import breaks_of_members
+from podracer_core.training.source import first_breaks
 
 STEP_COUNT = "step_count"
 
@@ -99,9 +100,9 @@ class Collection:
         """The largest size of a rollout."""
         return self._collector.rollout_size_bytes(self._plan.horizon)
 
-    def take_breaks(self) -> list[Break]:
-        """What has broken since the last call, with the member as `row`."""
-        return breaks_of_members(self.environment, len(self._plan.cohort.members))
+    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+        """See `RolloutSource.take_breaks`."""
+        return first_breaks(self._collector)
 
     def environment_state(self) -> dict[str, Tensor]:
         """The environments' states, in the form of `CollectionPlan.state`."""

@@ -33,7 +33,7 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import ROLLOUT, WORKER_STEPS
 from podracer_core.telemetry.spans import Span, span
-from podracer_core.training.messages import cohort_from_message, first_breaks
+from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.phases import processor_seconds
 from podracer_worker.collection import Collection, CollectionPlan
 
@@ -202,7 +202,7 @@ class CollectSession(WorkSession):
             environment_state=state,
             duration_s=time.monotonic() - start,
             processor_s=max(0.0, (used_s := processor_seconds()) - self._told_s),
-            breaks=first_breaks(collection.take_breaks()),
+            breaks=collection.take_breaks(),
         )
         self._told_s = used_s
         responses = [worker_service_pb2.CollectResponse(rollout=batch)]

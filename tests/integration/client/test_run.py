@@ -69,7 +69,7 @@ def run(connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def finish(state: int = job_pb2.JOB_STATE_SUCCEEDED) -> Callable[[job_pb2.Job], None]:
     def change(job: job_pb2.Job) -> None:
         job.state = state  # type: ignore[assignment]
-        job.progress.best.mean = 480.0
+        job.progress.best.mean = job.progress.best_score = 480.0
         job.progress.best.checkpoint.prefix = "projects/default/jobs/u/agents/a/checkpoints/1-1/"
 
     return change

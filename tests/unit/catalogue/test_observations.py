@@ -77,7 +77,7 @@ GOOD = {"speed": np.zeros(2), "gear": 1, "armed": [0, 1]}
         ({"gear": 4}, "gear: expected a whole number from 1 to 3, got 4"),
         ({"gear": 1.5}, "gear: expected a whole number from 1 to 3, got 1.5"),
         ({"gear": "N"}, "gear: expected numbers, got an array of <U1"),
-        ({"speed": np.zeros(3)}, r"speed: expected the shape \[2\], or \[B, 2\], got \[3\]"),
+        ({"speed": np.zeros(3)}, r"speed: expected the shape \[2\] or \[B, 2\], got \[3\]"),
         ({"speed": np.zeros((4, 2))}, r"expected one row of each part or B rows of each, got .*\[4, 2\] of speed"),
         ({"more": 1}, r"expected Dict\(.*gear: Discrete\(3\).*\), got the parts speed, gear, armed, more"),
     ],

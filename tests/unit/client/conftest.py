@@ -39,6 +39,7 @@ def running_job() -> job_pb2.Job:
             eta=Duration(seconds=570),
             agent_count=8,
             best=best,
+            best_score=best.lower_bound,
         ),
     )
 

@@ -20,7 +20,7 @@ def job(
     message.progress.env_steps = 1000 * number
     message.progress.cost.seconds = number
     if best is not None:
-        message.progress.best.mean = best
+        message.progress.best.mean = message.progress.best_score = best
     if to_target_s is not None:
         message.state = job_pb2.JOB_STATE_SUCCEEDED
         message.progress.time_to_target.seconds = to_target_s

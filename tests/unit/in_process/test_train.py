@@ -21,9 +21,9 @@ from podracer_core.catalogue.ranges import Interval
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
-from podracer_core.in_process.beginning import begin_from
 from podracer_core.in_process.breeding import replace_worst
-from podracer_core.training import round_time
+from podracer_core.in_process.result import begin_from
+from podracer_core.training import plan
 from tests.unit.in_process.tiny import FAST, Lights, Times
 
 train = partial(podracer.train, progress=False)
@@ -154,7 +154,7 @@ def test_what_nothing_has_judged_is_returned_as_that(monkeypatch: pytest.MonkeyP
                 _thread.interrupt_main()
             return super().step(action)
 
-    monkeypatch.setattr(round_time, "_HURRY_S", 0.0)  # no time for an evaluation
+    monkeypatch.setattr(plan, "_HURRY_S", 0.0)  # no time for an evaluation
     with pytest.warns(UserWarning, match="no policy was evaluated: interrupt ended training before"):
         result = train(Interrupting, members=2, envs_per_member=4, hyperparameters=FAST | {"horizon": 64}, seconds=600)
     assert (result.stopped_by, result.best, result.history) == ("interrupt", None, ())

@@ -400,7 +400,7 @@ def test_what_comes_too_late_is_left_out_and_its_member_ranked_by_its_look(algor
 def test_where_not_even_a_look_is_paid_for_the_best_training_return_is_the_candidate(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([], [4.0])
     stage = Stage(algorithm, judge, duration_s=10.0)
-    stage.selection._costs._first_cost_s = lambda: 1000.0  # type: ignore[method-assign]
+    stage.selection.costs._first_cost_s = lambda: 1000.0  # type: ignore[method-assign]
     stage.selection._returns = lambda: [1.0, 2.0]  # type: ignore[method-assign]
     assert not stage.step()
     stage.elapsed_s = 10.0
@@ -414,7 +414,7 @@ def test_looks_have_fewer_episodes_where_episodes_are_dear(algorithm: Algorithm)
     """A whole look at two members costs 16 s of a round of 100 s; a look in its middle may take 5 s of the 20 s."""
     judge = ScriptedJudge([[5, 1]], [], delayed=True)
     stage = Stage(algorithm, judge, duration_s=100.0)
-    stage.selection._costs._first_cost_s = lambda: 16.0  # type: ignore[method-assign]
+    stage.selection.costs._first_cost_s = lambda: 16.0  # type: ignore[method-assign]
     stage.elapsed_s = 69.0
     assert stage.step()
     assert len(judge.orders[0].seeds) == 2

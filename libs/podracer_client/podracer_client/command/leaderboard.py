@@ -114,7 +114,7 @@ def _show_board(board: leaderboard_service_pb2.Leaderboard, *, every: bool, json
     if json:
         corrected = corrected_means([candidate.evaluation for candidate in board.candidates])
         for candidate, mean in zip(board.candidates, corrected, strict=True):
-            write_json({**candidate_json(candidate, board.spec.objective), "corrected_mean": mean})
+            write_json({**candidate_json(candidate), "corrected_mean": mean})
     else:
         sys.stdout.write(leaderboard_text(board, every=every))
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.numbers import count_text, enum_word, interval_text, return_text, seconds
 from podracer_client.display.output import columns
-from podracer_client.display.score import candidate_score, corrected_means
+from podracer_client.display.score import corrected_means
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
@@ -72,8 +72,7 @@ def leaderboard_text(
 def first_text(board: leaderboard_service_pb2.Leaderboard) -> str:
     """Why the first stands above a better score; empty where none is better."""
     first, *others = board.candidates
-    own = candidate_score(first, board.spec.objective)
-    if not any(candidate_score(each, board.spec.objective) > own and not each.exclusion for each in others):
+    if not any(each.score > first.score and not each.exclusion for each in others):
         return ""
     is_final = first.evaluation.purpose == agent_pb2.EVALUATION_PURPOSE_FINAL
     what = "the job's final" if is_final else "an evaluation with fresh seeds"
@@ -122,7 +121,7 @@ def _row(
         str(candidate.rank),
         short_name(agent.name),
         agent.spec.algorithm,
-        return_text(candidate_score(candidate, board.spec.objective)),
+        return_text(candidate.score),
         return_text(evaluation.mean),
         return_text(corrected),
         interval_text(evaluation.lower_bound, evaluation.upper_bound),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from podracer.common.v1 import agent_pb2, evolution_pb2
+from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.display.outcome import result_word
-from podracer_client.display.score import best_score, candidate_score
+from podracer_client.display.score import best_score
 from podracer_client.display.snapshot import state_text
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 
@@ -58,7 +58,7 @@ def continuous_json(status: job_pb2.ContinuousStatus) -> dict[str, Any]:
     }
 
 
-def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evolution_pb2.Objective) -> dict[str, Any]:
+def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, Any]:
     """A place on the leaderboard; its score is the objective's statistic.
 
     `env_steps` are the lineage's up to the judged snapshot, `device_seconds` all that it has had.
@@ -68,7 +68,7 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
         "rank": candidate.rank,
         "agent": agent.name,
         "algorithm": agent.spec.algorithm,
-        "score": _finite(candidate_score(candidate, objective)),
+        "score": _finite(candidate.score),
         **evaluation_json(evaluation),
         "confirmed": candidate.confirmed,
         "exclusion": candidate.exclusion or None,
@@ -91,11 +91,8 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate, objective: evol
 
 def counts_json(agent: leaderboard_service_pb2.Agent) -> dict[str, Any]:
     """The episodes of all of an agent's evaluations, and those of them that broke."""
-    return {
-        "evaluated_episodes": agent.evaluated_episodes,
-        "broken_number_episodes": agent.broken_number_episodes,
-        "broken_code_episodes": agent.broken_code_episodes,
-    }
+    names = ("evaluated_episodes", "broken_number_episodes", "broken_code_episodes")
+    return {name: getattr(agent, name) for name in names}
 
 
 def evaluation_json(evaluation: agent_pb2.Evaluation) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
-from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.statistics.shrinkage import posterior_means
 
-__all__ = ["best_score", "candidate_score", "corrected_means", "score", "score_name", "statistic"]
+__all__ = ["best_score", "corrected_means", "score", "score_name", "statistic"]
 
 
 def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:
@@ -35,17 +34,9 @@ def statistic(objective: evolution_pb2.Objective) -> str:
     return "mean" if objective.statistic == evolution_pb2.TARGET_STATISTIC_MEAN else "lower bound"
 
 
-def candidate_score(candidate: leaderboard_service_pb2.Candidate, objective: evolution_pb2.Objective) -> float:
-    """The number by which a candidate ranks, with its broken episodes."""
-    return candidate.score if candidate.HasField("score") else score(candidate.evaluation, objective)
-
-
 def best_score(job: job_pb2.Job) -> float | None:
     """The number by which a job's best ranks, with its broken episodes; None without one."""
-    progress = job.progress
-    if not progress.HasField("best"):
-        return None
-    return progress.best_score if progress.HasField("best_score") else score(progress.best, job.spec.objective)
+    return job.progress.best_score if job.progress.HasField("best_score") else None
 
 
 def corrected_means(evaluations: Sequence[agent_pb2.Evaluation]) -> tuple[float, ...]:

@@ -121,18 +121,12 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
         name=short_name(agent.name),
         algorithm=agent.spec.algorithm,
         state=enum_word(leaderboard_service_pb2.AgentState, agent.state),
-        score=_best_score(agent, objective),
+        score=agent.best_score if agent.HasField("best_score") else None,
         latest=score(agent.latest_evaluation, objective) if agent.HasField("latest_evaluation") else None,
         env_steps=agent.env_steps,
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
     )
-
-
-def _best_score(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective) -> float | None:
-    if not agent.HasField("best_evaluation"):
-        return None
-    return agent.best_score if agent.HasField("best_score") else score(agent.best_evaluation, objective)
 
 
 def standing(job: job_pb2.Job) -> dict[str, str]:

@@ -11,26 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import (
-    count_text,
-    duration_text,
-    enum_word,
-    evaluation_text,
-    return_text,
-    seconds,
-)
+from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, return_text, seconds
 from podracer_client.display.outcome import missed_target, target_lines
 from podracer_client.display.score import best_score, score_name, statistic
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.names import short_name
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
-
-_OUTCOMES = {
-    job_pb2.JOB_OUTCOME_TARGET_REACHED: "target reached",
-    job_pb2.JOB_OUTCOME_BUDGET_USED: "budget used",
-    job_pb2.JOB_OUTCOME_NOTHING_JUDGED: "nothing was judged",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class JobSummary:
     def lines(self) -> list[str]:
         """The summary as text."""
         progress = self.job.progress
-        outcome = _OUTCOMES.get(self.job.outcome, "")
+        outcome = enum_word(job_pb2.JobOutcome, self.job.outcome).lower().replace("_", " ")
         if missed_target(self.job):
             outcome += ", target missed"
         if progress.HasField("time_to_target"):

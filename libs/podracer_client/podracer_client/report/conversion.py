@@ -14,15 +14,7 @@ from podracer_client.display.leaderboard import agent_hyperparameters, broken_te
 from podracer_client.display.messages import counts_json
 from podracer_client.display.numbers import enum_word, seconds
 from podracer_client.names import short_name
-from podracer_client.report.records import (
-    Agent,
-    Candidate,
-    Ensemble,
-    Evaluation,
-    Event,
-    Objective,
-    Pod,
-)
+from podracer_client.report.records import Agent, Candidate, Ensemble, Evaluation, Event, Objective, Pod
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.messages import space_from_message
 from podracer_core.errors import InvalidInput
@@ -71,8 +63,8 @@ def objective(message: evolution_pb2.Objective) -> Objective:
 def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) -> Agent:
     """An agent; its score is that of its best judged evaluation."""
     first = message.spec.initialization
-    known = message.best_score if message.HasField("best_score") else None
-    best = evaluation(message.best_evaluation, origin, known) if message.HasField("best_evaluation") else None
+    has_best = message.HasField("best_evaluation")
+    best = evaluation(message.best_evaluation, origin, message.best_score) if has_best else None
     return Agent(
         name=short_name(message.name),
         algorithm=message.spec.algorithm,
@@ -97,7 +89,7 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
 
 def candidate(message: leaderboard_pb2.Candidate, wanted: Objective, origin: Timestamp) -> Candidate | None:
     """A candidate of the report; None if its evaluation is not finite."""
-    judged = evaluation(message.evaluation, origin, message.score if message.HasField("score") else None)
+    judged = evaluation(message.evaluation, origin, message.score)
     if judged is None:
         return None
     agent, note = short_name(message.agent.name), broken_text(message)

@@ -12,11 +12,6 @@ from podracer_client.report.figures.rendering import FigurePlan, Rendered, figur
 from podracer_client.report.html import Content, Markup, definitions, element, join, meter, page, section, table
 from podracer_client.report.records import Event, JobReport
 
-OUTCOMES = {
-    "TARGET_REACHED": "target reached",
-    "BUDGET_USED": "budget used",
-    "NOTHING_JUDGED": "failed: nothing was judged",
-}
 ROUTINE = frozenset({"LEASE_GRANTED", "FOLLOW_ENDED", "ROUND_COMPLETED", "COHORT_PROPOSED", "CANDIDATE_ADMITTED"})
 _FIRST_EVENTS, _LAST_EVENTS = 20, 180
 
@@ -53,9 +48,9 @@ def job_page(report: JobReport, plans: Iterable[FigurePlan], rendered: Mapping[s
 
 
 def outcome_text(report: JobReport) -> str:
-    """`target reached`, `target missed`, `budget used`, `failed`, `running`."""
+    """`target reached`, `target missed`, `budget used`, `nothing judged`, `failed`, `running`."""
     missed = report.outcome == "BUDGET_USED" and report.objective.target is not None
-    return "target missed" if missed else OUTCOMES.get(report.outcome, report.state.lower())
+    return "target missed" if missed else (report.outcome or report.state).lower().replace("_", " ")
 
 
 def _variables(report: JobReport) -> dict[str, str]:

@@ -80,8 +80,7 @@ def board_value(board: leaderboard_service_pb2.Leaderboard) -> dict[str, Any]:
     """The ranking, and the targets of the aliases."""
     return {
         "candidates": [
-            candidate_json(candidate, board.spec.objective)
-            | {"agent": short_name(candidate.agent.name), "statistics": {}}
+            candidate_json(candidate) | {"agent": short_name(candidate.agent.name), "statistics": {}}
             for candidate in board.candidates
         ],
         "aliases": {alias: short_name(agent) for alias, agent in board.aliases.items()},

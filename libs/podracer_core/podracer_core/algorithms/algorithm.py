@@ -28,10 +28,6 @@ def _unobserved(part: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _not_halted() -> bool:
-    return False
-
-
 class Algorithm(ABC):
     """M agents that train at once. Built as `cls(cohort, observation_space, action_space, device)`.
 
@@ -59,7 +55,7 @@ class Algorithm(ABC):
     horizon: int
     device: torch.device
     observe: Callable[[str], AbstractContextManager[object]] = staticmethod(_unobserved)
-    halted: Callable[[], bool] = staticmethod(_not_halted)
+    halted: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

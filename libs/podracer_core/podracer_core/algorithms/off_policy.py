@@ -194,23 +194,20 @@ class OffPolicy(Algorithm):
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
+        due, steps = self._experience.due_steps(rollout.horizon), 0
+        counts = (min(due - first, _BATCHES_AT_ONCE) for first in range(0, due, _BATCHES_AT_ONCE))
         with self.observe("gradient steps"):
-            steps = self._take_gradient_steps(self._experience.due_steps(rollout.horizon), totals)
+            for batch in itertools.chain.from_iterable(map(self._drawn_before, counts)):
+                totals += self._gradient_step(batch, self.is_slow_step)
+                self.update_count += 1
+                self.gradient_steps += 1
+                steps += 1
+                if self.halted():
+                    break
         self._set_exploration()
         self.version += 1
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
-
-    def _take_gradient_steps(self, due: int, totals: Tensor) -> int:
-        """Take the due steps, or fewer if `halted`; adds their metrics to `totals`, and returns how many were taken."""
-        for taken in range(0, due, _BATCHES_AT_ONCE):
-            for number, batch in enumerate(self._drawn_before(min(due - taken, _BATCHES_AT_ONCE)), taken + 1):
-                totals += self._gradient_step(batch, self.is_slow_step)
-                self.update_count += 1
-                self.gradient_steps += 1
-                if self.halted():
-                    return number
-        return due
 
     def _drawn_before(self, count: int) -> Iterator[Batch | None]:
         """The batches of the next `count` gradient steps; None where a step changes the priorities of the next, and

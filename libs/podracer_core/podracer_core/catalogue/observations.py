@@ -149,7 +149,7 @@ def _array(part: Part, value: Any) -> NDArray[Any]:
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{part.name}: expected numbers, got an array of {array.dtype}")
     if array.shape != part.shape and (array.ndim == 0 or array.shape[1:] != part.shape):
-        expected = f"the shape {list(part.shape)}, or {['B', *part.shape]}".replace("'", "")
+        expected = f"the shape {list(part.shape)} or {['B', *part.shape]}".replace("'", "")
         raise InvalidInput(f"{part.name}: expected {expected}, got {list(array.shape)}")
     return array
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from podracer_core.catalogue.extensions import BUILT_IN_EVALUATORS, EVALUATOR_GROUP, GREEDY_EPISODES, load_class
 from podracer_core.device.cuda_graphs import Graphed
-from podracer_core.environments.vec_environment import Break, Step, VecEnvironment
+from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
 
@@ -39,7 +39,6 @@ class GreedyEpisodes:
               weights have one; 0 if there is none. It may lie beyond the episode's end
     running   bool [N]
     rewards   float32 [STEPS_AT_ONCE, N], of the last steps
-    failed_starts  what broke before an episode started; another one took its place
     """
 
     def __init__(
@@ -58,32 +57,24 @@ class GreedyEpisodes:
         self.running = torch.ones_like(self.invalid)
         self.wild_at = torch.zeros_like(self.lengths)
         self.rewards = torch.zeros(STEPS_AT_ONCE, count, device=device)
-        self.failed_starts: list[Break] = []
         self._taken = torch.zeros((), dtype=torch.int64, device=device)
         self._acts_in_box = isinstance(environment.action_space, gymnasium.spaces.Box)
         self._actions_stay = device.type == "cpu" or environment.graph_safe  # else the next one has the same memory
         self._act = Graphed(self._choose, device, wanted=not environment.graph_safe)
         self._play = Graphed(self._take_steps, device, wanted=environment.graph_safe)
 
-    def begin(self, seeds: Tensor, wanted: Sequence[int] | None = None) -> None:
+    def begin(self, seeds: Tensor, rows: Sequence[int]) -> None:
         """Begin new episodes, of seeds int64 [N]. If supported, environments stand still after their episode. Only the
-        episodes in the rows `wanted` count; None: all."""
+        episodes in these rows count."""
         self._environment.take_breaks()
         self._show(self._environment.reset(seeds), self._environment.action_mask)
-        self.failed_starts = self._environment.take_breaks()
         self._environment.play_once()
-        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken):
+        for total in (self.returns, self.lengths, self.invalid, self.wild_at, self._taken, self.running):
             total.zero_()
-        self.running.fill_(wanted is None)
-        if wanted is not None:
-            self.running[wanted] = True
+        self.running[rows] = True
         if not self._acts_in_box and isinstance(self.actor, NetworkActor):  # its actions would not tell
             wild = self.actor.finite().logical_not().view(self._blocks)[:, 0]
             self.wild_at.view(wild.shape[0], -1).copy_(wild.unsqueeze(1))
-
-    def take_breaks(self) -> list[Break]:
-        """What the environments tell of their breaks since `begin`."""
-        return self._environment.take_breaks()
 
     @torch.inference_mode()
     def play(self, steps: int) -> None:

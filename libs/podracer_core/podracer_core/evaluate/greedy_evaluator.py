@@ -6,6 +6,7 @@ import functools
 import operator
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,17 +15,18 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_STEPS
 from podracer_core.device import cuda_graphs
-from podracer_core.environments.vec_environment import VecEnvironment
-from podracer_core.errors import InvalidInput, TimeUp
+from podracer_core.environments.vec_environment import Break, VecEnvironment
+from podracer_core.errors import InvalidInput, TimeUp, UserCodeFailed
 from podracer_core.evaluate.evaluator import STEPS_AT_ONCE, Evaluated, Evaluator, GreedyEpisodes
-from podracer_core.evaluate.intact_episodes import ATTEMPTS, IntactEpisodes, attempt_seeds
 from podracer_core.evaluate.result import EvaluationResult
 from podracer_core.networks import NetworkActor
+from podracer_core.random_numbers import derive_key
 
 # The network always sees blocks of this many rows, whatever the number of episodes: a matrix product may round
 # differently when its size changes, and a stored return must come out again exactly.
 BLOCK_ROWS = 32
 _SLOW_S = 0.01  # of a step, from which on each one is followed by a check
+_ATTEMPTS = 3  # that a seed gets until an episode of it is intact; after these it is left out
 _MOST_KEPT = 8  # sets of environments
 
 
@@ -44,8 +46,8 @@ class GreedyEvaluator(Evaluator):
     each; it raises to cancel. At TimeUp a policy's unfinished episodes are left out, or cut if none is finished; a
     later stage then raises TimeUp.
 
-    Any other episode whose world breaks is replaced (`IntactEpisodes`). Raises UserCodeFailed if a world broke in every
-    episode of every policy so far.
+    Any other episode whose world breaks is replaced. Raises UserCodeFailed if a world broke in every episode of every
+    policy so far.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -91,24 +93,24 @@ class GreedyEvaluator(Evaluator):
             blocks = 2  # one product alone may round differently from several at once, of which each gives the same
         episodes = self._episodes(count, actor, (members, blocks, block_rows, first_row))
         self._check()
-        intact, rewards = IntactEpisodes(seeds, members), torch.empty(0)
-        for attempt in range(1 if self._all_alike else ATTEMPTS):
-            keys = attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
-            rewards, in_time = self._play_out(episodes, keys, intact.open if attempt else None)
+        intact, rewards, in_time = _IntactEpisodes(seeds, members), torch.empty(0), True
+        for attempt in range(1 if self._all_alike else _ATTEMPTS):
+            keys = _attempt_seeds(seeds, attempt).to(environment.device).repeat(members)
+            rewards, in_time = self._play_out(episodes, keys, intact.open)
             if first_row and not in_time and bool(episodes.running.view(members, -1).all(1).any()):
                 raise TimeUp("the later episodes of this evaluation have not ended in time")
-            intact.take(episodes, in_time=in_time)
+            intact.take(episodes, environment.take_breaks())
             if not (intact.open and in_time):
                 break
-        results = intact.results()
+        results = intact.results(in_time=in_time)
         self._was_intact |= not in_time or any(result.returns for result in results)
         if not self._was_intact and intact.by_world:
             raise intact.failed(getattr(environment, "name", type(environment).__name__))
         return _with_statistics(results, rewards, environment) if self._all_alike else results
 
-    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int] | None) -> tuple[Tensor, bool]:
-        """Play the episodes of `keys` in these rows, None: all, to their ends. The rewards, if all are alike, and
-        whether there was time for all steps."""
+    def _play_out(self, episodes: GreedyEpisodes, keys: Tensor, rows: Sequence[int]) -> tuple[Tensor, bool]:
+        """Play the episodes of `keys` in these rows to their ends. The rewards, if all are alike, and whether there was
+        time for all steps."""
         environment = self._environment(keys.numel())
         episodes.begin(keys, rows)
         limit = environment.max_episode_steps or environment.evaluation_steps or MOST_EPISODE_STEPS
@@ -119,20 +121,16 @@ class GreedyEvaluator(Evaluator):
             episodes.play(steps)
             if self._all_alike:
                 rewards.append(episodes.rewards[:steps].clone())
-            if _have_ended(episodes.running):
+            if not bool(episodes.running.any()):  # synchronizes with the device
                 break
             left -= steps
-            in_time = self._is_in_time()
+            in_time = False
+            with suppress(TimeUp):
+                self._check()
+                in_time = True
             is_slow = not is_graph and time.monotonic() - began_at > steps * _SLOW_S
             steps = 1 if is_slow else STEPS_AT_ONCE
         return torch.cat(rewards) if rewards else torch.empty(0), in_time
-
-    def _is_in_time(self) -> bool:
-        try:
-            self._check()
-        except TimeUp:
-            return False
-        return True
 
     def close(self) -> None:
         """Close all environments."""
@@ -175,11 +173,6 @@ class GreedyEvaluator(Evaluator):
         return episodes
 
 
-def _have_ended(running: Tensor) -> bool:
-    """Synchronizes with the device."""
-    return not bool(running.any())
-
-
 def _with_statistics(
     results: tuple[EvaluationResult, ...], rewards: Tensor, environment: VecEnvironment
 ) -> tuple[EvaluationResult, ...]:
@@ -189,3 +182,71 @@ def _with_statistics(
         replace(result, statistic=environment.episode_statistic(own[: result.lengths[0]])) if result.returns else result
         for result, own in zip(results, by_member, strict=True)
     )
+
+
+def _attempt_seeds(seeds: Sequence[int], attempt: int) -> Tensor:
+    """The seeds themselves for attempt 0; those of later ones are derived from them."""
+    keys = torch.tensor(seeds, dtype=torch.int64)
+    return derive_key(keys, attempt).bitwise_and(torch.iinfo(torch.int64).max) if attempt else keys
+
+
+class _IntactEpisodes:
+    """Collects the intact episodes of M policies, one a seed; the rows of all are [M * seeds].
+
+    open       rows whose world has broken in each attempt so far
+    by_world   what broke in a world; empty if nothing did
+    """
+
+    def __init__(self, seeds: Sequence[int], members: int) -> None:
+        self._seeds = seeds
+        self.open = list(range(members * len(seeds)))
+        self.by_world: list[Break] = []
+        self._found: dict[int, tuple[float, int, bool]] = {}
+        self._breaks: list[list[Break]] = [[] for _ in range(members)]
+
+    def take(self, episodes: GreedyEpisodes, breaks: Sequence[Break]) -> None:
+        """Take what was played in the open rows. A policy that acts wildly is not given another episode."""
+        told: dict[int, Break] = {}
+        for each in breaks:
+            if not each.text.startswith("reset: "):
+                told.setdefault(each.row, each)
+            elif each.row in self.open and each.row not in told:  # another episode took its place at once
+                self._note(each)
+        tensors = (episodes.returns, episodes.lengths, episodes.invalid, episodes.wild_at, episodes.running)
+        returns, lengths, invalid, wild_at, running = (tensor.tolist() for tensor in tensors)
+        rows, self.open = self.open, []
+        for row in rows:
+            if 0 < wild_at[row] <= lengths[row]:
+                wild = Break(row, True, f"step {wild_at[row]}: the policy's action was not finite")
+                self._note(wild, by_world=False)
+            elif invalid[row]:
+                unknown = Break(row, True, f"step {lengths[row]}: the world's numbers were not finite")
+                self._note(told.get(row, unknown))
+                self.open.append(row)
+            else:
+                self._found[row] = returns[row], lengths[row], running[row]
+
+    def results(self, *, in_time: bool) -> tuple[EvaluationResult, ...]:
+        """One result a policy. Not `in_time`: its unfinished episodes are left out, or cut if none is finished."""
+        return tuple(self._result(member, breaks, in_time) for member, breaks in enumerate(self._breaks))
+
+    def _result(self, member: int, breaks: Sequence[Break], in_time: bool) -> EvaluationResult:
+        rows = range(member * len(self._seeds), (member + 1) * len(self._seeds))
+        kept = [(seed, *self._found[row]) for seed, row in zip(self._seeds, rows, strict=True) if row in self._found]
+        kept = kept if in_time else [each for each in kept if not each[3]] or kept
+        seeds, returns, lengths, cut = zip(*kept, strict=True) if kept else ((),) * 4
+        numbers = sum(each.numbers for each in breaks)
+        first = breaks[0].text if breaks else ""
+        return EvaluationResult(returns, lengths, seeds, numbers, len(breaks) - numbers, first, sum(cut))
+
+    def failed(self, environment: str) -> UserCodeFailed:
+        """The error where no episode of any policy is intact."""
+        first = next((each for each in self.by_world if each.traceback), self.by_world[0])
+        played = f"{_ATTEMPTS} of each of {len(self._seeds)} seeds"
+        message = f"{environment}: all evaluation episodes broke, {played}; the first: {first.text}"
+        return UserCodeFailed(message, user_traceback=first.traceback, environment=environment)
+
+    def _note(self, each: Break, *, by_world: bool = True) -> None:
+        self._breaks[each.row // len(self._seeds)].append(each)
+        if by_world:
+            self.by_world.append(each)

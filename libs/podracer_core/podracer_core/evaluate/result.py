@@ -10,11 +10,16 @@ from typing import Any
 from podracer.common.v1 import agent_pb2
 from podracer_core.environments.vec_environment import EpisodeStatistic
 from podracer_core.errors import InvalidInput
-from podracer_core.statistics import student_t_quantile
+from podracer_core.statistics import student_t_half_width
 
-_CONFIDENCE = 0.95
-_COUNTS: Mapping[str, Any] = {"broken_numbers": 0, "broken_code": 0, "first_break": "", "cut": 0}
-"""Of an evaluation, with the values of one in which nothing broke."""
+_COUNTS: Mapping[str, tuple[str, type]] = {
+    "broken_numbers": ("broken_number_episodes", int),
+    "broken_code": ("broken_code_episodes", int),
+    "first_break": ("first_break", str),
+    "cut": ("cut_episodes", int),
+}
+"""Names in an Evaluation, and types."""
+_SUMS = ("returns", "lengths", "seeds", "broken_numbers", "broken_code", "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,7 @@ class EvaluationResult:
         lowest, count = min((lowest, *self.returns)), self.broken
         if not count or self.statistic is not None or math.isinf(lowest):
             return self
-        zeros = (0,) * count
-        return replace(
-            self, returns=self.returns + (lowest,) * count, lengths=self.lengths + zeros, seeds=self.seeds + zeros
-        )
+        return self + EvaluationResult((lowest,) * count, (0,) * count, (0,) * count)
 
     @property
     def mean(self) -> float:
@@ -89,10 +91,7 @@ class EvaluationResult:
     @property
     def half_width(self) -> float:
         """Half the width of the two-sided 95 % Student-t interval of the mean return; infinite for fewer than two."""
-        if self.episodes <= 1:
-            return math.inf
-        quantile = student_t_quantile(0.5 + _CONFIDENCE / 2, self.episodes - 1)
-        return quantile * self.std / math.sqrt(self.episodes)
+        return student_t_half_width(self.std, self.episodes)
 
     @property
     def lower_bound(self) -> float:
@@ -115,89 +114,32 @@ class EvaluationResult:
         """The first episode's result for all `seeds`, as each would play the same episode."""
         if not self.returns:
             return self
-        count = len(seeds)
-        return replace(
-            self,
-            returns=self.returns[:1] * count,
-            lengths=self.lengths[:1] * count,
-            seeds=seeds,
-            cut=min(self.cut, 1) * count,
-        )
+        count, cut = len(seeds), min(self.cut, 1) * len(seeds)
+        return replace(self, returns=self.returns[:1] * count, lengths=self.lengths[:1] * count, seeds=seeds, cut=cut)
 
     def __add__(self, other: EvaluationResult) -> EvaluationResult:
         """The sum of both results. Raises InvalidInput if the environment's own statistics differ."""
         if self.statistic != other.statistic and self.returns and other.returns:
             message = f"evaluations of one policy have different statistics: {self.statistic} and {other.statistic}"
             raise InvalidInput(message)
-        return EvaluationResult(
-            self.returns + other.returns,
-            self.lengths + other.lengths,
-            self.seeds + other.seeds,
-            self.broken_numbers + other.broken_numbers,
-            self.broken_code + other.broken_code,
-            self.first_break or other.first_break,
-            self.cut + other.cut,
-            self.statistic or other.statistic,
-        )
+        sums: Any = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        first_break, statistic = self.first_break or other.first_break, self.statistic or other.statistic
+        return EvaluationResult(**sums, first_break=first_break, statistic=statistic)
 
 
 def result_to_message(result: EvaluationResult) -> agent_pb2.Evaluation:
-    """The numbers of an Evaluation; the caller adds agent, purpose and time.
-
-    The interval of a single episode is unbounded; both bounds are then its return. Without an episode, mean and bounds
-    are 0.
-    """
-    lower, upper = _bounds(result)
-    return agent_pb2.Evaluation(
-        returns=result.returns,
-        lengths=result.lengths,
-        seeds=result.seeds,
-        mean=result.mean if result.returns else 0.0,
-        standard_deviation=result.std,
-        lower_bound=lower,
-        upper_bound=upper,
-        deterministic=result.deterministic,
-        statistics={} if result.statistic is None else result.statistic.statistics,
-        broken_number_episodes=result.broken_numbers,
-        broken_code_episodes=result.broken_code,
-        first_break=result.first_break,
-        cut_episodes=result.cut,
-    )
+    """The numbers of an Evaluation; the caller adds agent, purpose and time."""
+    return agent_pb2.Evaluation(**_numbers(result))
 
 
 def result_from_message(message: agent_pb2.Evaluation) -> EvaluationResult:
     """The inverse of `result_to_message`. Raises InvalidInput for lists of different lengths."""
-    statistic = None
-    if message.deterministic:
-        statistic = EpisodeStatistic(message.mean, message.lower_bound, message.upper_bound, dict(message.statistics))
-    return EvaluationResult(
-        tuple(message.returns),
-        tuple(message.lengths),
-        tuple(message.seeds),
-        message.broken_number_episodes,
-        message.broken_code_episodes,
-        message.first_break,
-        message.cut_episodes,
-        statistic,
-    )
+    return result_from_json({field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields})
 
 
 def result_to_json(result: EvaluationResult) -> dict[str, Any]:
     """The result as stored in a checkpoint's metadata under "evaluation"."""
-    lower, upper = _bounds(result)
-    return {
-        "episodes": result.episodes,
-        "returns": list(result.returns),
-        "lengths": list(result.lengths),
-        "seeds": list(result.seeds),
-        "mean": result.mean if result.returns else 0.0,
-        "standard_deviation": result.std,
-        "lower_bound": lower,
-        "upper_bound": upper,
-        "deterministic": result.deterministic,
-        "statistics": {} if result.statistic is None else dict(result.statistic.statistics),
-        **{name: getattr(result, name) for name in _COUNTS},
-    }
+    return {"episodes": result.episodes, **_numbers(result)}
 
 
 def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
@@ -211,13 +153,26 @@ def result_from_json(value: Mapping[str, Any]) -> EvaluationResult:
             statistic = EpisodeStatistic(mean, lower, upper, further)
         lengths, seeds = tuple(map(int, value["lengths"])), tuple(map(int, value["seeds"]))
         # absent where an earlier version wrote it
-        counts: Any = {name: type(none)(value.get(name, none)) for name, none in _COUNTS.items()}
+        counts: Any = {own: kind(value.get(name, kind())) for own, (name, kind) in _COUNTS.items()}
         return EvaluationResult(returns, lengths, seeds, statistic=statistic, **counts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"not a stored evaluation: {error!r}", reason="BAD_EVALUATION") from error
 
 
-def _bounds(result: EvaluationResult) -> tuple[float, float]:
-    if result.deterministic or math.isfinite(result.half_width):
-        return result.lower_bound, result.upper_bound
-    return (result.mean, result.mean) if result.returns else (0.0, 0.0)
+def _numbers(result: EvaluationResult) -> dict[str, Any]:
+    """By the names of an Evaluation. The interval of a single episode is unbounded; both bounds are then its return.
+    Without an episode, mean and bounds are 0."""
+    mean = result.mean if result.returns else 0.0
+    has_bounds = result.deterministic or math.isfinite(result.half_width)
+    return {
+        "returns": list(result.returns),
+        "lengths": list(result.lengths),
+        "seeds": list(result.seeds),
+        "mean": mean,
+        "standard_deviation": result.std,
+        "lower_bound": result.lower_bound if has_bounds else mean,
+        "upper_bound": result.upper_bound if has_bounds else mean,
+        "deterministic": result.deterministic,
+        "statistics": {} if result.statistic is None else dict(result.statistic.statistics),
+        **{name: getattr(result, own) for own, (name, _) in _COUNTS.items()},
+    }

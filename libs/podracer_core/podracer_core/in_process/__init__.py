@@ -2,11 +2,10 @@
 
 environments  an id, a class or a function -> environments
 order         the arguments of `train`, checked
-beginning     the checkpoint that a training goes on from
 breeding      members that differ in hyperparameters, and their children
 training      one cohort, from its first step to its result
-result        the result: a policy that acts and can be evaluated, filmed and saved
-reporting     looks, the line of progress
+result        the result: a policy that acts and can be evaluated, filmed, saved and trained further
+reporting     looks, the line of progress, what has broken
 callbacks     hooks for the caller during training
 tournament    a job file, run by the services of this machine
 """

@@ -1,10 +1,12 @@
-"""The result of training: a policy that acts and can be evaluated, filmed, plotted and saved."""
+"""The result of training: a policy that acts and can be evaluated, filmed, plotted, saved, and trained further."""
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of, treatment
+from podracer_core.catalogue.observations import flat_rows, parts_of, treatment
 from podracer_core.checkpoint import (
     Checkpoint,
     load_actor,
@@ -36,6 +39,7 @@ from podracer_core.in_process.reporting import Look
 from podracer_core.networks import NetworkActor
 from podracer_core.storage.folder import DRAFTS, FolderStore
 from podracer_core.storage.manifest import FILE_NAME
+from podracer_core.training.member_states import inherit, resume
 
 _PACKED = ".safetensors"
 _OF_ENVIRONMENTS = ("environment", "replay")  # groups that only the same job can use
@@ -81,29 +85,30 @@ class Policy:
         if action_mask is not None:
             flags = np.array(action_mask, bool)
             mask = torch.from_numpy(flags[None] if is_single else flags)
-        taken = self.act(batch, mask) if deterministic else self._drawn(batch, mask, np.random.default_rng(seed))
+        taken = self.act(batch, mask, None if deterministic else np.random.default_rng(seed))
         actions = self._to_environment(taken.numpy())
         return actions[0] if is_single else actions
 
-    def act(self, observation: torch.Tensor, action_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The greedy actions in tensors: rows of a batch of environments [B, *obs] and bool [B, n] -> [B, *action];
-        discrete actions count from 0."""
-        with torch.inference_mode():
-            mask = None if action_mask is None else action_mask.unsqueeze(0)
-            return self._actor.greedy(observation.unsqueeze(0), mask)[0]
-
-    def _drawn(self, rows: torch.Tensor, mask: torch.Tensor | None, random: np.random.Generator) -> torch.Tensor:
-        """Like `act`, from the distribution."""
-        if not self._actor.head.stochastic:
+    def act(
+        self,
+        observation: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+        random: np.random.Generator | None = None,
+    ) -> torch.Tensor:
+        """The actions in tensors: rows of a batch of environments [B, *obs] and bool [B, n] -> [B, *action]; discrete
+        actions count from 0. Greedy without `random`, else drawn from the distribution."""
+        rows, mask = observation.unsqueeze(0), None if action_mask is None else action_mask.unsqueeze(0)
+        if random is not None and not self._actor.head.stochastic:
             raise PreconditionFailed(
                 f"{self._algorithm} has no distribution to draw from, only its best action: use deterministic=True",
                 reason="DETERMINISTIC_POLICY",
             )
-        keys = torch.from_numpy(random.integers(2**63, size=(1, len(rows))))
         with torch.inference_mode():
+            if random is None:
+                return self._actor.greedy(rows, mask)[0]
+            keys = torch.from_numpy(random.integers(2**63, size=(1, len(observation))))
             noise = self._actor.draw_noise(keys, torch.zeros(1, dtype=torch.int64), 1)[0]
-            action, _ = self._actor.act(rows.unsqueeze(0), noise, None if mask is None else mask.unsqueeze(0))
-            return self._actor.head.to_environment(action)[0]
+            return self._actor.head.to_environment(self._actor.act(rows, noise, mask)[0])[0]
 
     def _rows(self, observation: Any) -> tuple[NDArray[Any], bool]:
         """[B, *obs], uint8 or float64, and whether it is a single one."""
@@ -111,17 +116,10 @@ class Policy:
         if isinstance(observation, list) and observation and isinstance(observation[0], Mapping | tuple):
             return np.concatenate([flat_rows(self._original_space, each)[0] for each in observation]), False
         if not isinstance(observation, Mapping | tuple):
-            try:
+            with suppress(TypeError, ValueError):  # what is wrong is told below
                 rows = np.asarray(observation, dtype)
-            except (TypeError, ValueError) as error:
-                raise InvalidInput(f"observation: expected an array of numbers: {error}") from error
-            if rows.shape == shape:
-                return rows[None], True
-            if rows.shape[1:] == shape:
-                return rows, False
-            if [(part.name, part.shape) for part in self.parts] != [(WHOLE, rows.shape)]:
-                right = ", ".join(map(str, shape))
-                raise InvalidInput(f"observation: expected the shape [{right}] or [B, {right}], got {list(rows.shape)}")
+                if shape in (rows.shape, rows.shape[1:]):
+                    return rows.reshape(-1, *shape), rows.shape == shape
         return flat_rows(self._original_space, observation)
 
     def _to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -159,9 +157,8 @@ class Result:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
         self.policy = Policy(checkpoint)
+        self._stored = EnvironmentSpec.from_metadata(checkpoint.metadata["environment"])
         self._source, self._target = source, target
-        self.warnings: tuple[str, ...] = tuple(checkpoint.metadata.get("warnings", ()))
-        self.error = error
         judged = checkpoint.metadata.get("evaluation")
         self.warnings, self.error = tuple(map(str, checkpoint.metadata.get("warnings", ()))), error
         self.best: EvaluationResult | None = None if judged is None else result_from_json(judged)
@@ -174,12 +171,12 @@ class Result:
     @property
     def treatment(self) -> str:
         """How the policy sees the parts of an observation, for people; empty for a plain vector."""
-        return treatment(original_space(self.checkpoint), self._spec_stored.observation_origin)
+        return treatment(original_space(self.checkpoint), self._stored.observation_origin)
 
     @property
     def environment(self) -> str:
         """The id of the training environment, or `module:Name`."""
-        return self._spec.name
+        return self._source.spec.name if self._source else self._stored.name
 
     @property
     def algorithm(self) -> str:
@@ -260,20 +257,10 @@ class Result:
                 text += f" ({self.best.broken} more broke; {self.best.first_break})"
         return f"<Result {text}{f', ended by {self.stopped_by}' if self.stopped_by else ''}>"
 
-    @property
-    def _spec(self) -> EnvironmentSpec:
-        if self._source is not None:
-            return self._source.spec
-        return self._spec_stored
-
-    @property
-    def _spec_stored(self) -> EnvironmentSpec:
-        return EnvironmentSpec.from_metadata(self.checkpoint.metadata["environment"])
-
     def _found_source(self) -> EnvironmentSource:
-        source = self._source or source_of_checkpoint(self._spec)
+        source = self._source or source_of_checkpoint(self._stored)
         names = "evaluation_steps", "observation_origin"
-        return replace(source, spec=replace(source.spec, **{name: getattr(self._spec_stored, name) for name in names}))
+        return replace(source, spec=replace(source.spec, **{name: getattr(self._stored, name) for name in names}))
 
 
 def load(
@@ -306,3 +293,34 @@ def load(
         raise PreconditionFailed("environment_arguments and max_episode_steps go with an environment")
     looks = [Look(**{**look, "returns": tuple(look["returns"])}) for look in checkpoint.metadata.get("looks", ())]
     return Result(checkpoint, source, looks, target=checkpoint.metadata.get("target"))
+
+
+Start = Result | Path | str | None
+"""A result, or a path that `podracer.load` accepts."""
+
+
+def find_start(start: Start, algorithm: str | None) -> Checkpoint | None:
+    """The checkpoint of `start`. Raises InvalidInput if there is none, or if it is of another algorithm; DataCorrupted
+    if its bytes have changed."""
+    if start is None:
+        return None
+    if not isinstance(start, Result | str | os.PathLike):
+        raise InvalidInput.of(
+            "start", f"expected a Result, or the path of a saved one or of a checkpoint; got {start!r:.100}", "NO_START"
+        )
+    checkpoint = (start if isinstance(start, Result) else load(start)).checkpoint
+    trained = checkpoint.metadata["algorithm"]
+    if algorithm not in (None, trained):
+        problem = f"it was trained by {trained}, not by {algorithm}: leave `algorithm` out to go on with {trained}"
+        raise InvalidInput.of("start", problem, "NO_START")
+    return checkpoint
+
+
+def begin_from(checkpoint: Checkpoint, algorithm: Algorithm) -> None:
+    """Give every member the weights, optimizer state and statistics of `checkpoint`, where it has them.
+
+    The first member goes on exactly; the others have their own streams of random numbers.
+    """
+    resume(algorithm, 0, checkpoint.groups)
+    for member in range(1, algorithm.members):
+        inherit(algorithm, member, "copy", [(checkpoint.groups, 1.0)], keep_optimizer=True)

@@ -9,14 +9,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import torch
 
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import check_action_space
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
@@ -35,20 +35,17 @@ from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
 from podracer_core.evaluate.result import EvaluationResult, result_to_json
-from podracer_core.in_process.beginning import Start, begin_from, find_start
-from podracer_core.in_process.breakages import Breakages
 from podracer_core.in_process.breeding import Values, first_members, replace_worst
 from podracer_core.in_process.callbacks import Callback, Callbacks, as_callbacks
 from podracer_core.in_process.environments import Environment, find_source
 from podracer_core.in_process.order import Order, check_order, unknown_argument
-from podracer_core.in_process.reporting import Look, ProgressLine, interrupts
-from podracer_core.in_process.result import Result
+from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
+from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.training.evaluation_backend import InProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
-from podracer_core.training.selection import Selection
 from podracer_core.training.session import TrainingSession
-from podracer_core.training.sizes import fitting_envs, fitting_horizon, require_room, usual_envs_per_member
-from podracer_core.training.snapshots import Judgement, Snapshot, take_snapshot
+from podracer_core.training.sizes import fitting_algorithm, fitting_envs, fitting_horizon, usual_envs_per_member
+from podracer_core.training.snapshots import Judgement, Snapshot
 from podracer_core.training.source import InProcessSource
 
 _TIMES = 10  # that members are replaced in a training
@@ -134,15 +131,13 @@ def _try_and_train(order: Order, called: Sequence[Callback], progress: bool) -> 
         order = replace(order, source=source.overlapping() if found.waits else source)
     attempt = _Attempt(order, found, told, called, progress, began_at)
     proof = order.source.proof()
-    if proof is None:
-        return attempt.run()
-    with closing(proof):
+    with nullcontext() if proof is None else closing(proof):
         try:
             return attempt.run(proof)
         except InvalidInput:
             raise
         except Exception:  # of user code, perhaps because its environments disturb each other
-            if not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
+            if proof is None or not proof.shares_state(deadline=began_at + (order.seconds or math.inf)):
                 raise
     warning = order.source.spec.shared_state_warning
     warnings.warn(warning, stacklevel=3)
@@ -206,15 +201,17 @@ class _Training:
             self._line.note(treatment(observed, source.spec.observation_origin))
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
-        self._breakages = Breakages(environment, attempt.told)
         self._error: Exception | None = None
-        self._session: TrainingSession | None = None
         self._interrupted = threading.Event()
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
         self._replaced_at = 0.0  # part of training when members were last replaced
         self._looks: list[Look] = []
         self._best_mean, self._stopped_by = -math.inf, ""
         self._waits_at_s = 0.0  # when the device is waited for next, to tell where training stands
+        self._session = self._begin()
+        assert self._session.selection is not None, "there is a backend"
+        self._selection = self._session.selection
+        self._breakages = Breakages(environment, self._session, self._selection, attempt.told)
 
     def run(self) -> Result:
         for callback in self._callbacks:
@@ -234,9 +231,8 @@ class _Training:
             for member, values in enumerate(self._values)
         )
         cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
-        require_room(cohort, envs, environment.observation_space, environment.action_space, self._device)
-        cls = algorithm_class(self._order.algorithm)
-        return cls(cohort, environment.observation_space, environment.action_space, self._device)
+        spaces = environment.observation_space, environment.action_space
+        return fitting_algorithm(cohort, envs, *spaces, self._device)
 
     def _check_start(self) -> None:
         seconds = self._order.seconds
@@ -266,7 +262,7 @@ class _Training:
         """The environment with the cut of evaluation episodes, which the first rollout decides."""
         order, session = self._order, self._session
         spec = order.source.spec
-        if self._time_limit or spec.evaluation_steps or session is None:
+        if self._time_limit or spec.evaluation_steps:
             return spec
         taken_s = session.phases.seconds.get("collect", 0.0) / max(1, sum(session.moment().env_steps))
         steps = evaluation_steps(order.episodes, order.steps, order.seconds, taken_s)
@@ -274,8 +270,7 @@ class _Training:
         self._order = replace(order, source=replace(order.source, spec=spec))
         return spec
 
-    def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
-        """Train to the end, and choose the result."""
+    def _begin(self) -> TrainingSession:
         order = self._order
         plan = RoundPlan(
             math.ceil((order.steps or 0) / order.members),
@@ -285,38 +280,40 @@ class _Training:
             episodes=order.episodes,
             seed=order.seed,
         )
-        session = self._session = TrainingSession(
+        return TrainingSession(
             self._algorithm, self._source, self._backend, plan,
             began_at=self._began_at,
             episode_steps=lambda: self._time_limit or self._judged_spec().evaluation_steps or 1,
             base_env_steps=[self._base_env_steps] * order.members,
             told_to_end=lambda: self._interrupted.is_set() or self._stopped_by == "callback",
         )  # fmt: skip
+
+    def _train(self) -> tuple[Snapshot, EvaluationResult | None]:
+        """Train to the end, and choose the result."""
+        session = self._session
         try:
             with interrupts(self._interrupted.set):
                 while not (session.finished or self._stopped_by):
-                    self._go_on(session, session.step)
-                    self._tell(session)
+                    self._go_on(session.step)
+                    self._tell()
                 if self._error is None:
-                    self._go_on(session, session.conclude)
-            self._tell(session, last=True)
-            self._breakages.conclude(session.breaks())
+                    self._go_on(session.conclude)
+            self._tell(last=True)
+            self._breakages.conclude()
         except KeyboardInterrupt:  # once more, or from a callback: what is known by now will do
             self._stopped_by = "interrupt"
-            if not _selection(session).candidates:
+            if not self._selection.candidates:
                 raise
         if session.confirmed is not None:
             self._stopped_by = "target"
         elif not self._stopped_by:
             self._stopped_by = session.ended_by
-        return self._choose(session)
+        return self._choose()
 
-    def _choose(self, session: TrainingSession) -> tuple[Snapshot, EvaluationResult | None]:
+    def _choose(self) -> tuple[Snapshot, EvaluationResult | None]:
         """The best that was found, or without any evaluation the member of the best training return."""
-        known = [judged for judged in _selection(session).candidates.values() if judged.snapshot is not None]
-        if known:
-            sound = [one for one in known if not _selection(session).breaks_more(one.member)]
-            judged = session.confirmed or max(sound or known, key=lambda one: self._rank(one, _selection(session)))
+        if known := self._known():
+            judged = self._session.confirmed or max(known, key=self._rank)
             assert judged.snapshot is not None, "only those are known"
             self._warn_of_cuts(judged.result)
             return judged.snapshot, judged.result
@@ -325,18 +322,20 @@ class _Training:
                 "no member was evaluated: the gradients of all members were not finite before the first evaluation. "
                 f"{self._breakages.first or 'Smaller rewards, or a lower learning_rate, may help'}"
             )
-        returns = [value if value == value else -math.inf for value in session.progress().returns]
-        member = max(range(self._order.members), key=lambda each: returns[each])
         text = f"no policy was evaluated: {self._stopped_by} ended training before the first evaluation"
         self._breakages.warn(". ".join(filter(None, (text, self._breakages.first))))
-        return take_snapshot(self._algorithm, member, session.moment()), None
+        return self._selection.best_trained()[1], None
 
-    def _go_on(self, session: TrainingSession, act: Callable[[], object]) -> None:
+    def _known(self) -> list[Judgement]:
+        """The judgements of members that a result can be made of."""
+        return [judged for judged in self._selection.candidates.values() if judged.snapshot is not None]
+
+    def _go_on(self, act: Callable[[], object]) -> None:
         """Take a step, or conclude. An error ends training; it is raised if no member has been judged."""
         try:
             act()
         except Exception as error:
-            if not any(one.snapshot is not None for one in _selection(session).candidates.values()):
+            if not self._known():
                 raise
             self._error, self._stopped_by = error, "error"
             self._breakages.warn(f"training was ended by {type(error).__name__}: {error}")
@@ -345,18 +344,19 @@ class _Training:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_at
 
-    def _tell(self, session: TrainingSession, *, last: bool = False) -> None:
+    def _tell(self, *, last: bool = False) -> None:
         """Report looks to the callbacks, update the line of progress, and replace the worst members if due."""
-        selection = _selection(session)
+        selection = self._selection
         self._breakages.look()
         for judged in _by_look(selection.take_news()):
-            self._breakages.take([one.result for one in judged])
-            self._best_mean = max(self._best_mean, *(selection.counted(one.result).mean for one in judged))
+            means = [selection.counted(one.result).mean for one in judged]
+            self._best_mean = max(self._best_mean, *means)
             self._has_cut = self._has_cut or any(one.result.cut for one in judged)
             if judged[0].purpose == "progress":
-                self._look(judged, selection)
+                if any(one.result.returns for one in judged):
+                    self._look(sum(one.env_steps for one in judged), means)
                 if not last and selection.confirmed is None:
-                    self._replace(session, judged)
+                    self._replace(means)
         if self._interrupted.is_set():
             self._stopped_by = "interrupt"
         if not last and self._elapsed_s < self._waits_at_s:
@@ -365,37 +365,31 @@ class _Training:
         if not last and selection.confirmed is None and not bool(self._algorithm.active.any()):
             self._stopped_by = self._stopped_by or "diverged"
             self._breakages.warn("the gradients of all members were not finite: training has ended")
-        self._go_on(session, lambda: self._breakages.check(session.breaks()))
+        self._go_on(self._breakages.check)
         if self._line is not None:
-            self._line.show(self._elapsed_s, sum(session.moment().env_steps), self._best_mean, last=last)
+            self._line.show(self._elapsed_s, sum(self._session.moment().env_steps), self._best_mean, last=last)
 
-    def _replace(self, session: TrainingSession, judged: Sequence[Judgement]) -> None:
+    def _replace(self, means: Sequence[float]) -> None:
         """Replace the worst members by children of the best, once per tenth of training."""
-        order, now = self._order, session.moment()
+        order, now = self._order, self._session.moment()
         if not order.ranges or order.members < _FEWEST_TO_REPLACE:
             return
-        part = session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s) or now.elapsed_s / _USUAL_S
+        part = self._session.plan.part(now.elapsed_s, max(now.env_steps), now.used_s) or now.elapsed_s / _USUAL_S
         if part - self._replaced_at >= 1.0 / _TIMES:
             self._replaced_at = part
             self._former.append((now.version, list(self._values)))
-            returns = [_selection(session).counted(one.result).mean for one in judged]
-            replace_worst(self._algorithm, returns, self._values, order.ranges, self._random)
+            replace_worst(self._algorithm, means, self._values, order.ranges, self._random)
 
-    def _look(self, judged: Sequence[Judgement], selection: Selection) -> None:
-        if not any(one.result.returns for one in judged):
-            return
-        env_steps = sum(one.env_steps for one in judged)
-        returns = tuple(selection.counted(one.result).mean for one in judged)
-        look = Look(self._elapsed_s, env_steps, returns, self._best_mean)
-        self._looks.append(look)
-        if False in [callback.on_look(look) for callback in self._callbacks]:
+    def _look(self, env_steps: int, means: Sequence[float]) -> None:
+        self._looks.append(Look(self._elapsed_s, env_steps, tuple(means), self._best_mean))
+        if False in [callback.on_look(self._looks[-1]) for callback in self._callbacks]:
             self._stopped_by = self._stopped_by or "callback"
 
-    def _rank(self, judgement: Judgement, selection: Selection) -> tuple[bool, float]:
-        """Full evaluations rank above looks, whose few episodes may be lucky."""
-        result = selection.counted(judgement.result)
-        score = result.mean if self._order.statistic == "mean" else result.lower_bound
-        return result.episodes >= self._order.episodes, score
+    def _rank(self, judgement: Judgement) -> tuple[bool, bool, float]:
+        """Full evaluations rank above looks, whose few episodes may be lucky; all above those of members that break
+        more than others."""
+        result, is_sound = self._selection.counted(judgement.result), not self._selection.breaks_more(judgement.member)
+        return is_sound, result.episodes >= self._order.episodes, self._session.plan.score(result)
 
     def _values_of(self, snapshot: Snapshot) -> Values:
         """The values that the snapshot was trained with."""
@@ -456,11 +450,6 @@ def _sized(order: Order, device: str, found: Inspection | None) -> tuple[Order, 
         if horizon < usual_horizon:
             order = replace(order, shared={**order.shared, "horizon": horizon})
     return order, envs
-
-
-def _selection(session: TrainingSession) -> Selection:
-    assert session.selection is not None, "there is a backend"
-    return session.selection
 
 
 def _by_look(news: Sequence[Judgement]) -> list[list[Judgement]]:

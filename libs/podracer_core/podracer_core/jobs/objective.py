@@ -31,22 +31,17 @@ def broken_episodes(message: agent_pb2.Evaluation | leaderboard_service_pb2.Agen
 
 
 def counted(evaluation: agent_pb2.Evaluation, lowest: float | None) -> agent_pb2.Evaluation | None:
-    """The evaluation for ranking and targets: each broken episode counts with `lowest`, the lowest return of an intact
-    episode that is known of the job, or this evaluation's own lowest if that is lower. None if no episode was intact:
-    it is never ranked."""
+    """Returns, mean and bounds for ranking and targets: each broken episode counts with `lowest`, the lowest return of
+    an intact episode that is known of the job, or this evaluation's own lowest if that is lower. None if no episode was
+    intact: it is never ranked."""
     broken, returns = broken_episodes(evaluation), list(evaluation.returns)
     if broken and not returns:
         return None
     if not broken or evaluation.deterministic:
         return evaluation
     returns += [min(returns if lowest is None else [lowest, *returns])] * broken
-    found = agent_pb2.Evaluation()
-    found.CopyFrom(evaluation)
-    found.mean, found.standard_deviation = statistics.fmean(returns), statistics.stdev(returns)
-    half = student_t_half_width(found.standard_deviation, len(returns))
-    found.lower_bound, found.upper_bound = found.mean - half, found.mean + half
-    found.returns[:] = returns
-    return found
+    mean, half = statistics.fmean(returns), student_t_half_width(statistics.stdev(returns), len(returns))
+    return agent_pb2.Evaluation(returns=returns, mean=mean, lower_bound=mean - half, upper_bound=mean + half)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import functools
 import math
 
 _ITERATIONS = 200
+EXCESS_LEVEL = 0.01  # of `excess_probability`, where more of one agent's episodes break than of the others'
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

@@ -1,7 +1,6 @@
 """A round of training without any server: collect, update, evaluate, keep the best. The learner service adds leases.
 
 plan        the plan of a round
-round_time  when its rollouts, updates and evaluations have to end
 sizes       the number of environments of an agent
 source      the source of rollouts: this process, or workers; collecting ahead
 epochs      several learners of one cohort, fused at the end of each epoch; those of one torch.distributed group

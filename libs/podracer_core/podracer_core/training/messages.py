@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import closing, nullcontext
 
-from podracer.common.v1 import agent_pb2, cohort_pb2
+from podracer.common.v1 import cohort_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
@@ -16,11 +15,8 @@ from podracer_core.catalogue.observations import treatment
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.environments.inspection import inspect_environment
 from podracer_core.environments.processes.isolation import isolation_proof
-from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import FieldViolation, InvalidInput, PodracerError
 from podracer_core.jobs.pod import MAX_MEMBERS
-
-_MOST_LETTERS = 4000  # of a traceback
 
 
 def cohort_from_message(message: cohort_pb2.CohortSpec) -> CohortConfig:
@@ -95,14 +91,3 @@ def inspected(spec: EnvironmentSpec, timeout_s: float) -> evaluator_service_pb2.
         observation_origin=found.observation_origin,
     )  # fmt: skip
     return evaluator_service_pb2.InspectResponse(description=description, warnings=found.warnings)
-
-
-def first_breaks(breaks: Iterable[Break]) -> list[agent_pb2.WorldBreak]:
-    """The first break of each kind. `row` of a break is its member."""
-    kinds = {each.numbers: each for each in reversed(list(breaks))}
-    return [
-        agent_pb2.WorldBreak(
-            member=each.row, numbers=each.numbers, text=each.text, traceback=each.traceback[-_MOST_LETTERS:]
-        )
-        for each in kinds.values()
-    ]

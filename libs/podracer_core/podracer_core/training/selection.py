@@ -13,7 +13,7 @@ from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.errors import DeadlineExpired
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.random_numbers import ADMISSION, COMPARISON, CONFIRMATION
-from podracer_core.statistics import excess_probability
+from podracer_core.statistics import EXCESS_LEVEL, excess_probability
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.evaluation_costs import EvaluationCosts
 from podracer_core.training.evaluation_orders import EvaluationOrders, Full, Look
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _SILENCE_S = 600.0
 _PAUSE_S = 1.0
-_EXCESS_LEVEL = 0.01
 _LATE_S, _LATE_PART = 1.0, 0.05
 """A round waits for evaluations elsewhere after its end: seconds, or a part of it if longer."""
 
@@ -34,12 +33,16 @@ class Selection:
     """Looks at all members with a few episodes, keeps each one's best snapshots, and evaluates the best in full.
 
     The best of many looks is the luckiest, so at the end fresh episodes choose among the three best and the last state.
-    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone. `confirmed` is
-    the judgement that passed it.
+    A member whose look passes the target is evaluated in full at once, with fresh episodes and alone.
 
     If training continues meanwhile, the last evaluations are ordered early enough to be known at the end of the round.
     Evaluations that the fraction does not pay for, or that come too late, are left out: those members are ranked by
     their looks.
+
+    costs        of evaluations so far, and to come
+    confirmed    the judgement that passed the target
+    broken       episodes of each member's evaluations that broke, of those `played`
+    first_break  the first of them; empty if none broke
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Selection:
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
-        self._costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
+        self.costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
         self._passed: list[Snapshot] = []  # passed the target in the last look, the best one last
         self._contenders = Contenders()
         self._concluding = False
@@ -72,15 +75,16 @@ class Selection:
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
-        self._lowest = math.inf  # return of an intact episode in this round
-        self._broken = [0] * algorithm.members  # episodes of each member's evaluations
-        self._played = [0] * algorithm.members  # with the broken ones
+        self._lowest = plan.lowest_return
+        self.broken = [0] * algorithm.members
+        self.played = [0] * algorithm.members
+        self.first_break = ""
         self.confirmed: Judgement | None = None
 
     @property
     def spent_s(self) -> float:
         """Seconds of processors, or of the GPU, that evaluation has taken."""
-        return self._costs.schedule.spent_s
+        return self.costs.schedule.spent_s
 
     @property
     def candidates(self) -> dict[int, Judgement]:
@@ -102,32 +106,28 @@ class Selection:
         """The cost of the round's last evaluations that are not ordered yet."""
         if self._concluding or self.confirmed is not None:
             return 0.0
-        return self._costs.closing_s(self._now())
+        return self.costs.closing_s(self._now())
 
     @property
     def closing_s(self) -> float:
         """The wall seconds of these."""
-        return self.closing_cost_s * self._costs.pace
+        return self.closing_cost_s * self.costs.pace
 
     def counted(self, result: EvaluationResult) -> EvaluationResult:
         """The result that ranks and reaches targets: with a return for each broken episode."""
-        return result.counted(min(self._lowest, self._plan.lowest_return)) if result.broken else result
+        return result.counted(self._lowest)
 
     def breaks_more(self, member: int) -> bool:
         """Whether more of the member's episodes have broken than of the others', by Fisher's exact test at 1 %. Such a
         member may gain by it: it reaches no target, and comes after the others."""
-        broken, played = self._broken[member], self._played[member]
-        others = sum(self._broken) - broken, sum(self._played) - played
-        return broken > 0 and others[1] > 0 and excess_probability(broken, played, *others) < _EXCESS_LEVEL
+        broken, played = self.broken[member], self.played[member]
+        others = sum(self.broken) - broken, sum(self.played) - played
+        return broken > 0 and excess_probability(broken, played, *others) < EXCESS_LEVEL
 
     @property
     def has_judged(self) -> bool:
         """Whether a look has been answered."""
         return self._first_mean is not None
-
-    def note_pace(self, pace: float) -> None:
-        """Note the wall seconds per second of cost in which rollouts are collected."""
-        self._costs.note_pace(pace)
 
     def admit_from(self, score: float | None) -> None:
         """Require this score of candidates from now on; None: the score required before."""
@@ -154,8 +154,8 @@ class Selection:
         if self._concluding or self._is_time_to_conclude(now):
             self._go_on()
             return True
-        episodes = self._costs.look_episodes(now)
-        if not self._costs.is_due(now, episodes, promising=self._promising):
+        episodes = self.costs.look_episodes(now)
+        if not self.costs.is_due(now, episodes, promising=self._promising):
             return False
         self._orders.look(self._now(), episodes)
         return True
@@ -190,14 +190,14 @@ class Selection:
             text = "%d evaluations are late: ranking their members by earlier results"
             logger.info(text, len(self._orders))
         now = self._now()
-        busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self._costs.pace
+        busy_s = max(0.0, now.elapsed_s - self._orders.busy_since_s) / self.costs.pace
         episodes = self._orders.abandon(self._plan)
-        self._costs.schedule.record(now.used_s, min(busy_s, episodes * self._costs.episode_s), screening=False)
+        self.costs.schedule.record(now.used_s, min(busy_s, episodes * self.costs.episode_s), screening=False)
 
     def _is_time_to_conclude(self, now: Moment) -> bool:
         """Whether the last evaluations must be ordered now to be known at the end of the round. If training waits for
         them, the round ends earlier instead."""
-        part = self._costs.part(now)
+        part = self.costs.part(now)
         if self._backend.blocking or not part:
             return False
         return now.elapsed_s * (1.0 - part) / part <= self.closing_s
@@ -211,25 +211,27 @@ class Selection:
     def _last_look(self) -> None:
         """A look at the current state, with half of the remaining seconds. If these do not pay for an episode of each
         member, and there was no look, the member of the best training return is a candidate."""
-        left_s = self._costs.end_left_s(self._now())
-        if (episodes := self._costs.paid_episodes(left_s / 2)) > 0:
+        left_s = self.costs.end_left_s(self._now())
+        if (episodes := self.costs.paid_episodes(left_s / 2)) > 0:
             self._orders.look(self._now(), episodes)
-        elif not self._contenders:
-            returns = [value if value == value else -math.inf for value in self._returns()]
-            active = [m for m in range(self._algorithm.members) if bool(self._algorithm.active[m])]
-            if active:
-                member = max(active, key=lambda each: returns[each] if returns else 0.0)
-                snapshot = take_snapshot(self._algorithm, member, self._now())
-                mean = returns[member] if returns else -math.inf
-                self._contenders.add(Contender(mean, snapshot, None), last=True)
+        elif not self._contenders and bool(self._algorithm.active.any()):
+            self._contenders.add(Contender(*self.best_trained(), None), last=True)
+
+    def best_trained(self) -> tuple[float, Snapshot]:
+        """The best training return of a member that has not diverged, and its state."""
+        members = range(self._algorithm.members)
+        returns = [value if value == value else -math.inf for value in self._returns()] or [-math.inf for _ in members]
+        active = self._algorithm.active.tolist()
+        best = max(members, key=lambda each: (active[each], returns[each]))
+        return returns[best], take_snapshot(self._algorithm, best, self._now())
 
     def _order_comparisons(self) -> None:
         """Order a look's number of fresh episodes for each member's contenders, the best member first, while the
         fraction pays for them and for all episodes of each candidate."""
         first = min(self._plan.screening_episodes, self._plan.episodes)
-        episode_s = self._costs.measured_episode_s
+        episode_s = self.costs.measured_episode_s
         candidates_s = len(self._contenders) * self._plan.episodes * episode_s
-        left_s = self._costs.end_left_s(self._now()) - candidates_s
+        left_s = self.costs.end_left_s(self._now()) - candidates_s
         for contenders in self._contenders.by_member():
             left_s -= len(contenders) * first * episode_s
             if left_s < 0.0:
@@ -249,8 +251,8 @@ class Selection:
             or self.counted(judged.result).episodes < self._plan.episodes  # given up, since it has not the target
         ]
         target, first = self._plan.target, min(self._plan.screening_episodes, self._plan.episodes)
-        costs_s = [self._costs.episode_of_s(best.snapshot.member) for best in news]
-        left_s = self._costs.end_left_s(self._now())
+        costs_s = [self.costs.episode_of_s(best.snapshot.member) for best in news]
+        left_s = self.costs.end_left_s(self._now())
         rest_s = left_s - first * sum(costs_s)  # for what is beyond the first episodes of all
         for number, ((mean, snapshot, _), cost_s) in enumerate(zip(news, costs_s, strict=True)):
             if self._is_over:
@@ -292,9 +294,9 @@ class Selection:
         if self.candidates and self._backend.left_s() <= 0.0 and any(result.cut for result in answer.results):
             answer = replace(answer, results=())  # time has cut it: a part of an episode compares with no whole one
         if asked is not None:
-            self._costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
+            self.costs.schedule.record(now.used_s, answer.duration_s, screening=isinstance(asked, Look))
         if isinstance(asked, Look) and answer.results:
-            self._costs.note_look(answer, now.elapsed_s - self._orders.busy_since_s)
+            self.costs.note_look(answer, now.elapsed_s - self._orders.busy_since_s)
             self._take_look(asked, answer)
         elif isinstance(asked, Look) and self._concluding:
             self._to_come.appendleft(self._last_look)  # it was lost
@@ -309,8 +311,9 @@ class Selection:
         """Note the lowest return, and how many episodes have broken."""
         for member, result in zip(members, answer.results, strict=True):
             self._lowest = min((self._lowest, *result.returns))
-            self._broken[member] += result.broken
-            self._played[member] += result.episodes + result.broken
+            self.broken[member] += result.broken
+            self.played[member] += result.episodes + result.broken
+            self.first_break = self.first_break or result.first_break
 
     def _take_look(self, look: Look, answer: EvaluationAnswer) -> None:
         moment, now_s = look.moment, self._now().elapsed_s
@@ -324,17 +327,8 @@ class Selection:
             if active[member] and result.returns and (passes or is_kept):
                 taken = look.snapshots
                 snapshot = taken[member] if taken else take_snapshot(self._algorithm, member, moment)
-            judgement = Judgement(
-                member,
-                moment.env_steps[member],
-                moment.version,
-                moment.elapsed_s,
-                "progress",
-                result,
-                now_s,
-                answer.duration_s / len(answer.results),
-                snapshot,
-            )
+            where = member, moment.env_steps[member], moment.version, moment.elapsed_s
+            judgement = Judgement(*where, "progress", result, now_s, answer.duration_s / len(answer.results), snapshot)
             self._news.append(judgement)
             if snapshot is not None and is_kept:
                 self._contenders.add(Contender(mean, snapshot, judgement), last=self._concluding)
@@ -347,17 +341,8 @@ class Selection:
     def _take_full(self, snapshot: Snapshot, answer: EvaluationAnswer) -> None:
         self._note((snapshot.member,), answer)
         result = answer.results[0]
-        judgement = Judgement(
-            snapshot.member,
-            snapshot.env_steps,
-            snapshot.version,
-            snapshot.train_time_s,
-            "candidate",
-            result,
-            self._now().elapsed_s,
-            answer.duration_s,
-            snapshot,
-        )
+        where = snapshot.member, snapshot.env_steps, snapshot.version, snapshot.train_time_s
+        judgement = Judgement(*where, "candidate", result, self._now().elapsed_s, answer.duration_s, snapshot)
         self._news.append(judgement)
         known = self._candidates.get(snapshot.member)
         counted = self.counted(result)
@@ -372,7 +357,7 @@ class Selection:
 
     def _challenge(self, last_cost_s: float = 0.0) -> None:
         """Evaluate the next member that seems to have reached the target: the best always, others if there is time."""
-        if self._passed and self._costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
+        if self._passed and self.costs.schedule.allows(self._now().used_s, last_cost_s, credit=True):
             self._challenged_at = time.monotonic()
             self._evaluate(self._passed.pop(), CONFIRMATION, self._plan.episodes)
 

@@ -19,8 +19,7 @@ from podracer_core.training.epochs import EpochFusion
 from podracer_core.training.evaluation_backend import EvaluationBackend
 from podracer_core.training.member_states import EnvironmentState
 from podracer_core.training.phases import Phases, processor_seconds
-from podracer_core.training.plan import RoundPlan
-from podracer_core.training.round_time import RoundTime
+from podracer_core.training.plan import RoundPlan, RoundTime
 from podracer_core.training.selection import Selection
 from podracer_core.training.snapshots import Judgement, Moment
 from podracer_core.training.source import RolloutSource
@@ -107,7 +106,14 @@ class TrainingSession:
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         self._evaluates_elsewhere = backend is not None and not backend.blocking
-        self.selection = None if backend is None else self._selection(backend, base_env_steps, interrupted)
+        self.selection: Selection | None = None
+        if backend is not None:
+            backend.left_s = self._evaluation_left_s
+            self.selection = Selection(
+                algorithm, backend, plan, self.moment, self._first_look_s,
+                list(base_env_steps or [0] * algorithm.members),
+                interrupted, self._returns, self._time.ends_at_s,
+            )  # fmt: skip
 
     @property
     def elapsed_s(self) -> float:
@@ -141,12 +147,10 @@ class TrainingSession:
         """Whether the target is reached, or the budget used except for the last evaluations. However short its time, a
         round takes a step."""
         plan, selection = self.plan, self.selection
-        if self.confirmed is not None or self._is_over or (plan.env_steps and self._steps_per_member >= plan.env_steps):
+        if self._is_over or self.ended_by in ("target", "steps"):
             return True
-        if plan.duration_s is not None and self._has_stepped:
-            closing_s = selection.closing_s if selection and not self._evaluates_elsewhere else 0.0
-            if self.elapsed_s + closing_s >= plan.duration_s:
-                return True
+        if plan.duration_s is not None and self._has_stepped and self.elapsed_s + self._closing_s >= plan.duration_s:
+            return True
         closing_cost_s = selection.closing_cost_s if selection and plan.cost_s is not None else 0.0
         return plan.cost_s is not None and self.used_s + closing_cost_s >= plan.cost_s
 
@@ -156,7 +160,7 @@ class TrainingSession:
         Once time is up or the round is told to end, the rollout and the update end early and nothing follows them."""
         self.phases.next_iteration()
         self._has_stepped = True
-        self._time.divide(self._closing_s())
+        self._time.divide(self._closing_s)
         start_s, began_at_s = self.used_s, self.elapsed_s
         with self.phases.phase("collect"):
             try:
@@ -166,7 +170,8 @@ class TrainingSession:
                 return False
         self._collect_s, self._envs_per_member = max(0.0, self.used_s - start_s), rollout.num_envs
         collected_at_s = self.elapsed_s
-        self._note_pace(collected_at_s - began_at_s)
+        if self.selection is not None and self._collect_s > 0.0:
+            self.selection.costs.note_pace((collected_at_s - began_at_s) / self._collect_s)
         with self.phases.phase("update"):
             self._metrics = self.algorithm.update(rollout)
         self._time.note_update(self.elapsed_s - collected_at_s)
@@ -237,38 +242,18 @@ class TrainingSession:
         total = sum((total for _, total in self._episodes), torch.zeros_like(self._steps, dtype=torch.float64))
         return torch.where(count > 0, total / count, self._last_returns).tolist()
 
-    def _selection(
-        self, backend: EvaluationBackend, base_env_steps: Sequence[int] | None, interrupted: Callable[[], bool]
-    ) -> Selection:
-        backend.left_s = self._evaluation_left_s
-        return Selection(
-            self.algorithm,
-            backend,
-            self.plan,
-            self.moment,
-            self._first_look_s,
-            [0] * self.algorithm.members if base_env_steps is None else list(base_env_steps),
-            interrupted,
-            self._returns,
-            self._time.ends_at_s,
-        )
-
+    @property
     def _closing_s(self) -> float:
         """Seconds to keep for the last evaluations: before the first look their whole fraction of the round."""
-        selection = self.selection
-        if selection is None or self.plan.duration_s is None:
+        if self.selection is None or self.plan.duration_s is None:
             return 0.0
-        if not selection.has_judged:
+        if not self.selection.has_judged:
             return self.plan.evaluation_fraction * self.plan.duration_s
-        return 0.0 if self._evaluates_elsewhere else selection.closing_s
+        return 0.0 if self._evaluates_elsewhere else self.selection.closing_s
 
     def _evaluation_left_s(self) -> float:
         is_last = self._is_over or self.selection is None or self.selection.is_concluding
         return self._time.evaluation_left_s(is_last=is_last)
-
-    def _note_pace(self, wall_s: float) -> None:
-        if self.selection is not None and self._collect_s > 0.0:
-            self.selection.note_pace(wall_s / self._collect_s)
 
     def _count(self, rollout: Rollout) -> None:
         valid = rollout.valid.sum((0, 2))

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.buffers.memory import free_bytes
 from podracer_core.buffers.replay import require_replay
@@ -91,11 +92,13 @@ def fitting_horizon(usual: int, envs: int, step_s: float, waits: bool, lanes: in
     return min(usual, max(_SHORTEST_HORIZON, longest))
 
 
-def require_room(
+def fitting_algorithm(
     cohort: CohortConfig, envs: int, space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
-) -> None:
-    """Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member, the networks and the
-    replay buffer fit into the device's free memory; REPLAY_TOO_LARGE if that buffer alone does not."""
+) -> Algorithm:
+    """The algorithm of a cohort. Raises InvalidInput (NO_ROOM) unless a rollout of `envs` environments for each member,
+    the networks and the replay buffer fit into the device's free memory; REPLAY_TOO_LARGE if this buffer alone does
+    not.
+    """
     info, members = find_algorithm(cohort.algorithm), len(cohort.members)
     shared = info.defaults() | dict(cohort.shared)
     numbers, horizon = math.prod(space.shape or ()), shared.get("horizon", 1)
@@ -128,6 +131,7 @@ def require_room(
         advice = f"lower members, envs_per_member, {knobs}, or shrink the observations"
         text = f"{what} {_gib(needed)} GiB ({parts}); {_gib(free)} GiB are free on {device}: {advice}"
         raise InvalidInput(text, reason="NO_ROOM", field="members")
+    return algorithm_class(cohort.algorithm)(cohort, space, action_space, device)
 
 
 def _gib(size_bytes: float) -> str:

@@ -8,14 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 
+from podracer.common.v1 import agent_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.collect import Collector
-from podracer_core.environments.vec_environment import Break, VecEnvironment
 from podracer_core.training.member_states import EnvironmentState, member_environment_states
 
 logger = logging.getLogger(__name__)
@@ -53,8 +52,8 @@ class RolloutSource(ABC):
         """The next rollout; its tensors may be overwritten by the next call. Raises TimeUp if it is `halted` and has no
         rollout yet."""
 
-    def take_breaks(self) -> list[Break]:
-        """What has broken since the last call, with the member as `row`."""
+    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+        """What has broken since the last call; of each kind at least the first."""
         return []
 
     @abstractmethod
@@ -65,10 +64,15 @@ class RolloutSource(ABC):
         """Release resources; closing twice is harmless."""
 
 
-def breaks_of_members(environment: VecEnvironment, members: int) -> list[Break]:
-    """What has broken in an environment whose rows are those of `members`, one after the other."""
-    rows = environment.num_envs // members
-    return [replace(each, row=each.row // rows) for each in environment.take_breaks()]
+def first_breaks(collector: Collector) -> list[agent_pb2.WorldBreak]:
+    """The first break of each kind in a collector's environments since the last call."""
+    kinds = {each.numbers: each for each in reversed(collector.environment.take_breaks())}
+    return [
+        agent_pb2.WorldBreak(
+            member=each.row // collector.num_envs, numbers=each.numbers, text=each.text, traceback=each.traceback
+        )
+        for each in kinds.values()
+    ]
 
 
 class InProcessSource(RolloutSource):
@@ -81,8 +85,8 @@ class InProcessSource(RolloutSource):
         self._collector.halted = self.halted
         return self._collector.collect(self._algorithm.horizon, policy_version=self._algorithm.version)
 
-    def take_breaks(self) -> list[Break]:
-        return breaks_of_members(self._collector.environment, self._algorithm.members)
+    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+        return first_breaks(self._collector)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector)
@@ -118,8 +122,8 @@ class OverlappingSource(RolloutSource):
         self.staleness = self._algorithm.version - rollout.policy_version
         return rollout
 
-    def take_breaks(self) -> list[Break]:
-        return breaks_of_members(self._collector.environment, self._algorithm.members)
+    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
+        return first_breaks(self._collector)
 
     def environment_states(self) -> list[EnvironmentState] | None:
         return member_environment_states(self._collector) if self._next is None else None

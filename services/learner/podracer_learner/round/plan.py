@@ -38,17 +38,11 @@ def envs_per_member(
     """The job's number of environments, else `usual_envs_per_member`, or fewer where inspection found them slow."""
     if work.cohort.envs_per_member:
         return work.cohort.envs_per_member
-    members = work.sized_for or len(work.cohort.members)
+    members, budget = work.sized_for or len(work.cohort.members), work.budget
     usual = usual_envs_per_member(
-        work.cohort.algorithm,
-        spec,
-        device,
-        members,
-        env_steps=work.budget.env_steps_per_member,
-        horizon=horizon,
-        here=here,
+        work.cohort.algorithm, spec, device, members, env_steps=budget.env_steps_per_member, horizon=horizon, here=here
     )
-    found, budget = work.cohort.environment_description, work.budget
+    found = work.cohort.environment_description
     time_s = seconds_from_duration(budget.time) or seconds_from_duration(budget.cost) or None
     return fitting_envs(usual, members, seconds_from_duration(found.start_time), found.waits, core_count(), time_s)
 

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 from podracer.common.v1 import agent_pb2, cohort_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
-from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import DataCorrupted, PodracerError, UserCodeFailed
 from podracer_core.evaluate.result import result_to_message
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.telemetry import metrics
 from podracer_core.telemetry.spans import Span, span
-from podracer_core.training.messages import first_breaks
 from podracer_core.training.session import Progress, TrainingSession
 from podracer_core.training.snapshots import Judgement
 from podracer_core.training.source import RolloutSource
@@ -148,7 +146,7 @@ class RoundReports:
         self._judged: list[tuple[Judgement, agent_pb2.Evaluation]] = []  # of snapshots
         self._reported_at = time.monotonic()
         self._pace = deque([(session.elapsed_s, 0)], maxlen=_PACE_REPORTS)  # seconds and steps
-        self._breaks: list[Break] = []
+        self._breaks: dict[bool, agent_pb2.WorldBreak] = {}
         self.all_failed = False
 
     def report(self, interval_s: float = 0.0) -> None:
@@ -171,9 +169,9 @@ class RoundReports:
 
     def breaks(self) -> list[agent_pb2.WorldBreak]:
         """The first break of each kind since the round began."""
-        self._breaks += self._setup.source.take_breaks()
-        self._breaks = list({each.numbers: each for each in reversed(self._breaks)}.values())
-        return first_breaks(self._breaks)
+        for each in self._setup.source.take_breaks():
+            self._breaks.setdefault(each.numbers, each)
+        return list(self._breaks.values())
 
     def deliver(self) -> None:
         """Hand new evaluations to the renewal."""

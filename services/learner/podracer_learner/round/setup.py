@@ -13,7 +13,7 @@ import torch
 
 from podracer.common.v1 import environment_pb2
 from podracer.orchestrator.v1 import pod_service_pb2
-from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.carriers.negotiation import Endpoint
 from podracer_core.catalogue.algorithms import find_algorithm
@@ -23,12 +23,7 @@ from podracer_core.catalogue.messages import environment_from_message, space_fro
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
-from podracer_core.environments.spaces import (
-    action_array_space,
-    from_gymnasium,
-    observation_array_space,
-    to_gymnasium,
-)
+from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
@@ -36,7 +31,7 @@ from podracer_core.training.evaluation_backend import EvaluationBackend, InProce
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
-from podracer_core.training.sizes import require_room
+from podracer_core.training.sizes import fitting_algorithm
 from podracer_core.training.source import InProcessSource, OverlappingSource, RolloutSource
 from podracer_learner.config import LearnerConfig
 from podracer_learner.evaluators.calls import require_user_code_allowed
@@ -117,7 +112,7 @@ def _set_up_fused(
     environment = make_vec_environment(placed, len(cohort.members) * envs, device)
     held.callback(environment.close)
     spaces = environment.observation_space, environment.action_space
-    algorithm = _algorithm(cohort, envs, spaces, device)
+    algorithm = fitting_algorithm(cohort, envs, *spaces, device)
     starts = begin(algorithm)
     overlapping = device != "cpu" and not work.deterministic
     collector = Collector(
@@ -154,14 +149,6 @@ def _set_up_fused(
     )
 
 
-def _algorithm(
-    cohort: CohortConfig, envs: int, spaces: tuple[gymnasium.Space[object], gymnasium.Space[object]], device: str
-) -> Algorithm:
-    """The algorithm of a cohort. Raises InvalidInput if there is no room for it."""
-    require_room(cohort, envs, *spaces, device)
-    return algorithm_class(cohort.algorithm)(cohort, *spaces, device)
-
-
 def _told(algorithm: Algorithm, envs: int) -> str:
     sizes = describe_sizes(algorithm, envs)
     logger.info("%d agents train: %s", algorithm.members, sizes)
@@ -182,7 +169,7 @@ def _set_up_split(
     spaces = _array_spaces(description := _description(work))
     device = "cuda" if config.device == "auto" and torch.cuda.is_available() else config.device.replace("auto", "cpu")
     envs = envs_per_member(work, spec, device, here=False)
-    algorithm = _algorithm(cohort, envs, spaces, device)
+    algorithm = fitting_algorithm(cohort, envs, *spaces, device)
     starts = begin(algorithm)
     plan = WorkerPlan(
         work.cohort, fetched, envs, algorithm.horizon,
@@ -194,7 +181,7 @@ def _set_up_split(
         check_environment=functools.partial(require_same_environment, description),
         endpoint=Endpoint(peers.folder, sends=False, device=algorithm.device),
         first_environment=starts.first_environment,
-        rollout_s=_rollout_s(work),
+        rollout_s=_ROLLOUT_PART * seconds_from_duration(work.budget.time),
     )  # fmt: skip
     source = RemoteSource(plan, peers.workers, starts.step_count, starts.environments)
     held.callback(source.close)
@@ -217,10 +204,6 @@ def _set_up_split(
         _told(algorithm, plan.envs_per_member),
         held.pop_all(),
     )
-
-
-def _rollout_s(work: pod_service_pb2.TrainWork) -> float | None:
-    return _ROLLOUT_PART * seconds_from_duration(work.budget.time) if work.budget.HasField("time") else None
 
 
 def _description(work: pod_service_pb2.TrainWork) -> environment_pb2.EnvironmentDescription:

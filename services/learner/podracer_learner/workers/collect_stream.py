@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 from torch import Tensor
 
-from podracer.common.v1 import environment_pb2, tensor_pb2
+from podracer.common.v1 import agent_pb2, environment_pb2, tensor_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorDecoder
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, carrier_name
 from podracer_core.carriers.slots import SlotReader
-from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.rpc.streams import StreamCall
 from podracer_core.telemetry.spans import current
@@ -44,7 +43,7 @@ class Arrival:
     live_environments   of all members together, those with at least one valid row
     received_at         on the monotonic clock
     processor_s         processor seconds of the worker for it
-    breaks              what broke in it, with the member as `row`; at most one of each kind
+    breaks              what broke in it; at most one of each kind
     """
 
     rollout: Rollout
@@ -52,7 +51,7 @@ class Arrival:
     live_environments: int
     received_at: float
     processor_s: float
-    breaks: tuple[Break, ...] = ()
+    breaks: Sequence[agent_pb2.WorldBreak] = ()
 
 
 class CollectStream:
@@ -133,9 +132,8 @@ class _Decoder:
         tensors = self._tensors.take()
         state = {name.removeprefix(_STATE): tensors.pop(name) for name in list(tensors) if name.startswith(_STATE)}
         rollout = Rollout.from_tensors(tensors, min(self._batch.policy_versions) - 1)
-        breaks = tuple(Break(each.member, each.numbers, each.text, each.traceback) for each in self._batch.breaks)
         batch, now = self._batch, time.monotonic()
-        return Arrival(rollout, state, batch.live_environments, now, batch.processor_s, breaks)
+        return Arrival(rollout, state, batch.live_environments, now, batch.processor_s, batch.breaks)
 
 
 def _slot_returner(call: StreamCall[CollectRequest, Arrival | Opened]) -> Callable[[tensor_pb2.SlotReturn], None]:

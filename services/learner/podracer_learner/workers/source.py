@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from podracer.common.v1 import cohort_pb2, environment_pb2
+from podracer.common.v1 import agent_pb2, cohort_pb2, environment_pb2
 from podracer.worker.v1 import worker_service_pb2
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.carriers.inline import TensorEncoder, encode_tensor
 from podracer_core.carriers.negotiation import Endpoint
-from podracer_core.environments.vec_environment import Break
 from podracer_core.errors import InvalidInput, TimeUp
 from podracer_core.jobs.messages import seconds_to_duration
 from podracer_core.rpc.address import parse_address
@@ -54,7 +53,7 @@ class WorkerPlan:
     check_environment  raises PreconditionFailed for a worker with another environment than expected
     endpoint     the carriers for rollouts
     first_environment  number of the first environment within each member
-    rollout_s    seconds after which workers end a rollout with what they have; None: no limit
+    rollout_s    seconds after which workers end a rollout with what they have; 0: no limit
     """
 
     cohort: cohort_pb2.CohortSpec
@@ -69,7 +68,7 @@ class WorkerPlan:
     check_environment: Callable[[environment_pb2.EnvironmentDescription], None]
     endpoint: Endpoint
     first_environment: int = 0
-    rollout_s: float | None = None
+    rollout_s: float = 0.0
 
 
 class RemoteSource(RolloutSource):
@@ -102,7 +101,7 @@ class RemoteSource(RolloutSource):
         self._pace = PaceTrial(0 if plan.lock_step else plan.ahead)
         self._threads = torch.get_num_threads()
         self._greatest_lag, self._live_environments = 0, 0
-        self._breaks: list[Break] = []
+        self._breaks: list[agent_pb2.WorldBreak] = []
         news = threading.Event()
         options = CrewOptions(plan.envs_per_member, plan.max_workers, plan.lock_step, plan.patience_s, plan.check)
         self._crew = WorkerCrew(
@@ -175,7 +174,7 @@ class RemoteSource(RolloutSource):
         first_step = (self._step_count - self._plan.horizon).to(rollout.first_step.device)
         return replace(rollout, first_step=first_step)
 
-    def take_breaks(self) -> list[Break]:
+    def take_breaks(self) -> list[agent_pb2.WorldBreak]:
         breaks, self._breaks = self._breaks, []
         return breaks
 
@@ -251,7 +250,7 @@ class RemoteSource(RolloutSource):
             max_in_flight=1 if self._plan.lock_step else MOST_AHEAD,
             deterministic=self._plan.lock_step,
             environment_state={name: encode_tensor(tensor) for name, tensor in state.items()},
-            rollout_time=None if self._plan.rollout_s is None else seconds_to_duration(self._plan.rollout_s),
+            rollout_time=seconds_to_duration(self._plan.rollout_s) if self._plan.rollout_s else None,
         )
 
     def _remember(self, arrivals: Sequence[Arrival | None]) -> None:

@@ -73,9 +73,9 @@ class LeaseOperations:
         job_uid = self._deadlines.job_of(holder.fence)
         if evaluations:
             await self._batcher.store(holder, evaluations)
-        if news := [each for each in breaks if (job_uid, each.numbers) not in self._told]:
-            await self._transactions.write(lambda session: self._tell(session, holder, news))
-            self._told |= {(job_uid, each.numbers) for each in news}
+        if not (kinds := {(job_uid, each.numbers) for each in breaks}) <= self._told:
+            await self._transactions.write(lambda session: self._tell(session, holder, breaks))
+            self._told |= kinds
         action = (await self._actions.of_job(job_uid)).get(holder.fence)
         if action is None:
             action = await self._transactions.read(lambda session: self._last_word(session, holder))

@@ -117,13 +117,9 @@ def _references(spec: job_pb2.JobSpec) -> Iterator[tuple[str, tensor_pb2.ObjectR
     for place, founder in enumerate(spec.founders):
         if is_uploaded(founder):
             stored = founder.checkpoint
-            yield (
-                f"founders[{place}]",
-                tensor_pb2.ObjectReference(
-                    key=stored.prefix, sha256=stored.manifest_sha256, size_bytes=stored.size_bytes
-                ),
-                POLICY,
-            )
+            reference = tensor_pb2.ObjectReference(key=stored.prefix, sha256=stored.manifest_sha256)
+            reference.size_bytes = stored.size_bytes
+            yield f"founders[{place}]", reference, POLICY
 
 
 def is_uploaded(founder: evolution_pb2.Founder) -> bool:

@@ -18,10 +18,9 @@ from podracer_orchestrator.jobs.state import LIVE_STATES, JobState
 from podracer_orchestrator.stored_messages import best_of, spec_of
 from podracer_orchestrator.tables import JobRow, MemberRow
 from podracer_orchestrator.transactions import job_topic, touch
+from podracer_orchestrator.works.works import MOST_TOLD
 
-SLOW = 0.1
-"""The part of the fastest algorithm's speed below which another one of the job is too slow beside it."""
-_MOST_LETTERS = 4000
+_SLOW = 0.1  # the part of the fastest algorithm's speed below which another one of the job is too slow beside it
 
 
 def hear(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: datetime) -> bool:
@@ -37,11 +36,7 @@ def hear(session: Session, job: JobRow, evaluation: agent_pb2.Evaluation, now: d
 
 
 def hear_training(
-    session: Session,
-    job: JobRow,
-    members: list[MemberRow],
-    breaks: Iterable[agent_pb2.WorldBreak],
-    now: datetime,
+    session: Session, job: JobRow, members: list[MemberRow], breaks: Iterable[agent_pb2.WorldBreak], now: datetime
 ) -> None:
     """Tell of the breaks that a learner has reported."""
     for each in breaks:
@@ -51,22 +46,14 @@ def hear_training(
 
 def tell(session: Session, job: JobRow, agent: str, found: agent_pb2.WorldBreak, now: datetime) -> None:
     """Record the first break of its kind."""
-    what = "numbers" if found.numbers else "code"
-    if events.is_told(session, job, "WORLD_BROKE", what=what):
-        return
     environment = spec_of(job).environment
     message = (
         f"{environment.id or environment.entry_point} broke with {last_part(agent)}: "
         f"{found.text or 'an episode of an evaluation'}; such an episode has no return, and ranking counts it with the "
         "lowest return of the job"
     )
-    traceback = found.traceback[-_MOST_LETTERS:]
-    events.record(session, job, "WORLD_BROKE", message, now=now, subject=agent, what=what, traceback=traceback)
-
-
-def is_excluded(job: JobRow, agent: str) -> bool:
-    """Whether an agent can be neither the best nor reach the target."""
-    return agent in (job.excluded or {})
+    kind, traceback = {"what": "numbers" if found.numbers else "code"}, found.traceback[-MOST_TOLD:]
+    events.record_once(session, job, "WORLD_BROKE", message, kind, now=now, subject=agent, traceback=traceback)
 
 
 def exclude(session: Session, job: JobRow, found: Iterable[leaderboard_pb2.Exclusion], now: datetime) -> bool:
@@ -76,9 +63,8 @@ def exclude(session: Session, job: JobRow, found: Iterable[leaderboard_pb2.Exclu
     if JobState(job.state) not in LIVE_STATES or excluded.keys() == (job.excluded or {}).keys():
         return False
     for agent, reason in excluded.items():
-        if not events.is_told(session, job, "AGENT_EXCLUDED", agent=agent):
-            message = f"{last_part(agent)} cannot be first: {reason}"
-            events.record(session, job, "AGENT_EXCLUDED", message, now=now, subject=agent, agent=agent)
+        message = f"{last_part(agent)} cannot be first: {reason}"
+        events.record_once(session, job, "AGENT_EXCLUDED", message, {"agent": agent}, now=now, subject=agent)
     job.excluded, best = excluded, best_of(job)
     if best is None or best.agent not in excluded or job.time_to_target_s is not None:
         return False
@@ -94,14 +80,13 @@ def note_speed(
     """Keep the speed of an algorithm's round, and tell of one that is too slow beside the fastest."""
     if not env_steps_per_second > 0.0:
         return
-    speeds = dict(job.speeds or {}) | {algorithm: env_steps_per_second}
-    job.speeds = speeds
-    fastest = max(speeds, key=lambda each: speeds[each])
-    for slow, speed in speeds.items():
-        if speed < SLOW * speeds[fastest] and not events.is_told(session, job, "ALGORITHM_SLOW", algorithm=slow):
+    job.speeds = {**(job.speeds or {}), algorithm: env_steps_per_second}
+    most, fastest = max((speed, name) for name, speed in job.speeds.items())
+    for slow, speed in job.speeds.items():
+        if speed < _SLOW * most:
             message = (
-                f"{slow} takes {speed:,.0f} steps/s, {fastest} {speeds[fastest]:,.0f}: in rounds of {round_s:.3g} s "
+                f"{slow} takes {speed:,.0f} steps/s, {fastest} {most:,.0f}: in rounds of {round_s:.3g} s "
                 f"agents of {slow} are judged after much less training; give all of them rounds in steps "
                 f"(evolution.round.env_steps), or {slow} smaller networks or a job of its own"
             )
-            events.record(session, job, "ALGORITHM_SLOW", message, now=now, algorithm=slow)
+            events.record_once(session, job, "ALGORITHM_SLOW", message, {"algorithm": slow}, now=now)

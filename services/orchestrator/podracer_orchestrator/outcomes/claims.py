@@ -21,7 +21,6 @@ from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
-from podracer_orchestrator.outcomes import broken_worlds
 from podracer_orchestrator.stored_messages import order_of, spec_of
 from podracer_orchestrator.tables import CheckpointRow, JobRow, WorkKind, WorkRow, WorkState
 from podracer_orchestrator.transactions import WORK, touch
@@ -50,9 +49,7 @@ class Claim:
 def make(session: Session, job: JobRow, claim: Claim, now: datetime) -> bool:
     """Have a claim challenged; False where it is no number or was challenged before, where a better one waits or was
     confirmed, or where the job has its answer."""
-    if not evaluation_works.is_finite(claim.evaluation):
-        return False
-    if broken_worlds.is_excluded(job, claim.evaluation.agent):
+    if not evaluation_works.is_finite(claim.evaluation) or claim.evaluation.agent in (job.excluded or {}):
         return False
     if JobState(job.state) not in TRAINING_STATES | {JobState.SUSPENDED} or job.time_to_target_s is not None:
         return False

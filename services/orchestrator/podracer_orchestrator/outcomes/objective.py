@@ -65,9 +65,9 @@ def consider(session: Session, job: JobRow, lease: LeaseRow, evaluation: agent_p
         job.best_score = score(job, best)  # its broken episodes count less
     if evaluation.purpose not in _JUDGING or not evaluation.HasField("checkpoint"):
         return
-    if broken_worlds.is_excluded(job, evaluation.agent):
+    if evaluation.agent in (job.excluded or {}) or not evaluation_works.is_finite(evaluation):
         return
-    if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None or not evaluation_works.is_finite(evaluation):
+    if session.get(CheckpointRow, evaluation.checkpoint.prefix) is None:
         return
     claim, full = _stand(session, job, evaluation, now)
     if job.time_to_target_s is not None:

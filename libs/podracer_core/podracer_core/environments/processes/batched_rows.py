@@ -76,19 +76,16 @@ class BatchedRows(Rows):
     def start(self) -> None:
         """See `Rows.start`: if earlier episodes were lost, it continues with other seeds. What breaks is repeated with
         the next ones, in another instance, once it has worked; the third time in a row it is raised."""
-        failure: BaseException | None = None
-        for _ in range(IN_A_ROW):
+        for attempt in range(1, IN_A_ROW + 1):
             try:
                 self._begin()
+                break
             except (Exception, SystemExit) as error:
                 if not self.breaks.worked:
                     raise
                 self._note(error, [0] * self.count)
-                failure = error
-            else:
-                return
-        assert failure is not None, "it was not left before"
-        raise failure
+                if attempt == IN_A_ROW:
+                    raise
 
     def _begin(self) -> None:
         if self._is_ruined:

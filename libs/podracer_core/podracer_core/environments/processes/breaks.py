@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +52,18 @@ class Breaks:
     raised the third time without a step between, the third time at the same step of the same seed, and at one source
     line in more than half of all episodes.
 
-    worked   whether a step has succeeded since the environments were opened
-    begun    episodes so far
+    first_row  of these rows in the batch
+    worked     whether a step has succeeded since the environments were opened
+    begun      episodes so far
     """
 
+    first_row = begun = 0
+    worked = False
+
     def __init__(self) -> None:
-        self.worked = False
-        self.begun = 0
         self._noted: list[dict[str, Any]] = []
-        self._has_text = False
         self._last: dict[int, tuple[int, int]] = {}  # row → when it failed last, and how often in a row
-        self._places: dict[int, tuple[int, int, int]] = {}  # seed → step, how often, and when last
+        self._places: dict[tuple[int, int], set[int]] = defaultdict(set)  # seed and step → when it failed there
         self._lines: Counter[str] = Counter()
 
     def note(self, row: int, step: int, what: str, *, numbers: bool = True, text: str = "") -> None:
@@ -70,9 +71,7 @@ class Breaks:
         if len(self._noted) < _MOST:
             place = f"step {step}" if step else "reset"
             told = f"{place}: {what}"[:_LONGEST_TEXT]
-            text = "" if self._has_text else text  # one is enough
-            self._has_text |= bool(text)
-            self._noted.append({"row": row, "numbers": numbers, "text": told, "traceback": text})
+            self._noted.append({"row": self.first_row + row, "numbers": numbers, "text": told, "traceback": text})
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:
         """Note an exception in step `now` of the batch; raises it if it is not tolerated."""
@@ -82,34 +81,24 @@ class Breaks:
         self._last[row] = now, times
         if times >= IN_A_ROW:
             _raise(error, f"it came {times} times in a row, without a step between")
-        place, again, when = self._places.get(seed, (step, 0, -1))
-        again = 1 if place != step else again + (when != now)  # at the same time, it is one failure of many rows
-        self._places[seed] = step, again, now
-        if again >= IN_A_ROW:
-            _raise(error, f"it came {again} times at step {step} of the episode with seed {seed}")
-        line = _line(error)
+        moments = self._places[seed, step]
+        moments.add(now)  # at the same time, it is one failure of many rows
+        if len(moments) >= IN_A_ROW:
+            _raise(error, f"it came {len(moments)} times at step {step} of the episode with seed {seed}")
+        line = str(traceback.extract_tb(error.__traceback__, limit=-1))
         self._lines[line] += 1
         if self.begun >= _FEWEST_EPISODES and 2 * self._lines[line] > self.begun:
             _raise(error, f"it ended {self._lines[line]} of {self.begun} episodes")
         self.note(row, step, what, numbers=False, text=text)
 
-    def take(self, first: int) -> list[dict[str, Any]]:
-        """What has broken since the last call, with rows counted from `first`."""
-        noted, self._noted, self._has_text = self._noted, [], False
-        return [{**each, "row": each["row"] + first} for each in noted]
-
-    def __bool__(self) -> bool:
-        return bool(self._noted)
+    def take(self) -> list[dict[str, Any]]:
+        """What has broken since the last call: the fields of `Break`."""
+        if not self._noted:  # as in nearly all steps
+            return self._noted
+        noted, self._noted = self._noted, []
+        return noted
 
 
 def _raise(error: BaseException, why: str) -> None:
     error.add_note(f"Podracer does not go on after this exception: {why}.")
     raise error
-
-
-def _line(error: BaseException) -> str:
-    """The source line that raised."""
-    found = error.__traceback__
-    while found is not None and found.tb_next is not None:
-        found = found.tb_next
-    return "" if found is None else f"{found.tb_frame.f_code.co_filename}:{found.tb_lineno}"

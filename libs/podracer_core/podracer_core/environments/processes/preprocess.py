@@ -23,7 +23,6 @@ from podracer_core.environments.vec_environment import Break, Step, VecEnvironme
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
 _LOSSES_IN_A_ROW = 3
-_MOST_BREAKS = 10_000  # that wait to be taken
 _COUNTERS = ("seed", "episode")
 _INNER = "environment."  # begins the names of what a batched environment's own state holds
 
@@ -198,7 +197,7 @@ class PreprocessVecEnv(VecEnvironment):
         return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
 
     def take_breaks(self) -> list[Break]:
-        """See `VecEnvironment.take_breaks`; at most the first 10,000."""
+        """See `VecEnvironment.take_breaks`."""
         taken, self._breaks = self._breaks, []
         return taken
 
@@ -238,15 +237,14 @@ class PreprocessVecEnv(VecEnvironment):
             if asked.lost:
                 self._losses_in_a_row += 1
                 for index, reason in asked.lost.items():
-                    self._replace(index, reason)
+                    self._replace(index, reason, "reset: " if command == "start" else "")
             else:
                 self._losses_in_a_row = 0
 
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Note what has broken, by the answer of a process to `step` or `start`."""
-        if len(self._breaks) < _MOST_BREAKS:
-            spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
-            self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
+        spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
+        self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
@@ -266,7 +264,7 @@ class PreprocessVecEnv(VecEnvironment):
             self.close()
             raise
 
-    def _replace(self, index: int, reason: str) -> None:
+    def _replace(self, index: int, reason: str, when: str) -> None:
         """Replace a lost process, and mark its rows as not valid for this step."""
         if self._losses_in_a_row >= _LOSSES_IN_A_ROW:
             raise self._processes.failed(f"{reason}, {self._losses_in_a_row} times in a row")
@@ -274,9 +272,8 @@ class PreprocessVecEnv(VecEnvironment):
         arrays.final_observation[rows] = arrays.observation[rows]
         arrays.break_off(rows)
         arrays.episode[rows] += 1
-        what = reason.removeprefix(f"{self.name}: ")
-        if len(self._breaks) < _MOST_BREAKS:
-            self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
+        what = when + reason.removeprefix(f"{self.name}: ")
+        self._breaks += [Break(row, False, what) for row in range(rows.start, rows.stop)]
         self._note(self._processes.replace(index))
 
 

@@ -119,8 +119,8 @@ class Server:
 
     def _broken(self) -> dict[str, Any]:
         """The answer to a step: empty if nothing has broken."""
-        rows = self.rows
-        return {"breaks": rows.take_breaks()} if rows.breaks else _NOTHING
+        noted = self.rows.breaks.take()
+        return {"breaks": noted} if noted else _NOTHING
 
     @property
     def rows(self) -> Rows:

@@ -39,7 +39,6 @@ class Rows(ABC):
     action_space: gymnasium.Space[Any]
     doing: str = "construction"  # what the user's code is doing, for the message when it fails
     _arrays: SharedArrays | None = None
-    _first = 0  # of these rows in the batch
 
     def __init__(self) -> None:
         self.breaks = Breaks()
@@ -123,11 +122,7 @@ class Rows(ABC):
         """Attach the shared arrays of all `num_envs` rows of the batch; `first` is the first of these."""
         space = observation_array_space(self.observation_space)
         arrays = map_memory(memory, num_envs, space, self.action_space, mask_size)
-        self._first, self._arrays = first, arrays[first : first + self.count]
-
-    def take_breaks(self) -> list[dict[str, Any]]:
-        """See `VecEnvironment.take_breaks`, as JSON values."""
-        return self.breaks.take(self._first)
+        self.breaks.first_row, self._arrays = first, arrays[first : first + self.count]
 
     @property
     def arrays(self) -> SharedArrays:
