@@ -163,7 +163,7 @@ def test_shared_memory_brings_what_inline_brings_bit_for_bit(
     assert f"worker {workers.addresses['shared']}: rollouts come by shared memory" in caplog.messages
     assert f"worker {workers.addresses['apart']}: rollouts come by inline" in caplog.messages
     assert not names(workers.shm), "attaching removes the name"
-    assert not names(workers.folder / "another_container")
+    assert not names(workers.folder / "another/container")
     kept = [{name: rollout(one, weights, 1) for name, one in links.items()} for _ in range(6)]
     for arrivals in kept:  # only now: a slot that was overwritten too early would show
         assert_same(arrivals["shared"], arrivals["apart"])
