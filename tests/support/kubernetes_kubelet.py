@@ -44,10 +44,12 @@ class Processes:
         volumes = {each["name"] for each in pod["spec"].get("volumes", []) if "emptyDir" in each}
         for each in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             mounts = {
-                m["mountPath"]: known.folder / m["name"] for m in each.get("volumeMounts", []) if m["name"] in volumes
+                m["mountPath"]: known.folder / m["name"] / m.get("subPath", "")
+                for m in each.get("volumeMounts", [])
+                if m["name"] in volumes
             }
             for folder in mounts.values():
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             environment = {key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")}
             environment |= _environment(pod, each, mounts) | {"OMP_NUM_THREADS": "1"}
             module = "podracer_" + each["name"].partition("-")[0]
@@ -122,7 +124,7 @@ def _environment(pod: Item, container: Item, mounts: dict[str, Path]) -> dict[st
             continue
         value = _REFERENCE.sub(lambda match: found.get(match[1], match[0]), str(entry.get("value") or ""))
         value = own_address(value, pod["status"]["podIP"])
-        for path, folder in mounts.items():
+        for path, folder in sorted(mounts.items(), reverse=True):  # what lies beneath another one first
             value = value.replace(path, str(folder))
         found[entry["name"]] = value
     return found

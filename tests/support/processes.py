@@ -96,6 +96,12 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
+def kill_user_code(process_id: int) -> None:
+    """Kill the child of a launcher, in which the user's code runs."""
+    (child,) = psutil.Process(process_id).children()
+    child.kill()
+
+
 def wait_until(condition: Callable[[], Any], timeout_s: float, what: str, every_s: float = 0.05) -> Any:
     """The first true answer of `condition`, asked every `every_s`; fails the test after `timeout_s`."""
     deadline = time.monotonic() + timeout_s

@@ -12,6 +12,7 @@ from typing import Literal
 
 from podracer_core.attachments.placement import PodSettings
 from podracer_core.config import ByteSize, Seconds
+from podracer_core.environments.processes.launcher import landlock_version
 from podracer_core.rpc.address import parse_address
 
 
@@ -27,7 +28,8 @@ class LearnerConfig(PodSettings):
     max_workers      the most workers with a part of the environments, others are spares; 0: all
     collect_ahead    rollouts that are collected ahead of training, by workers or on a GPU; auto: measured
     evaluators       addresses; required for the split layout
-    allow_user_code  fused: start a user's own environments from this process
+    allow_user_code  fused: start a user's own environments from this process, if Landlock keeps them from its secrets
+    own_user_code    likewise, without that condition: the code is this user's own (`podracer run` sets it)
     device           to train on: cpu, cuda, cuda:0, or auto: a GPU if there is one and the environment supports it
     cpu_products     factors of matrix products on a CPU: float32, or bf16 where that is faster (processors with AMX);
                      sums are float32
@@ -49,6 +51,7 @@ class LearnerConfig(PodSettings):
     collect_ahead: Literal["auto", "0", "1", "2"] = "auto"
     evaluators: tuple[str, ...] = ()
     allow_user_code: bool = False
+    own_user_code: bool = False
     device: str = "auto"
     cpu_products: Literal["float32", "bf16"] = "float32"
     peer_patience: Seconds = 60.0
@@ -70,6 +73,11 @@ class LearnerConfig(PodSettings):
         """The address at which others reach a server that is bound to `bound`."""
         address = parse_address(self.advertise or bound)
         return str(replace(address, host=socket.gethostname()) if address.is_wildcard else address)
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether this pod may start users' own environments."""
+        return self.layout == "split" or self.own_user_code or (self.allow_user_code and landlock_version() > 0)
 
     @property
     def ahead(self) -> int | None:

@@ -125,7 +125,7 @@ def _capabilities(config: LearnerConfig) -> pod_service_pb2.PodCapabilities:
         algorithms=known_algorithms(),
         environments=known_environments().keys() - BUILT_IN.keys(),
         evaluators=evaluator_names(),
-        allows_user_code=split or config.allow_user_code,
+        allows_user_code=config.runs_user_code,
         can_fuse=True,
     )
 

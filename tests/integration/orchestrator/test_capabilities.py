@@ -38,7 +38,8 @@ async def assert_only(site, job, why, **able):
 async def test_user_code_goes_where_it_may_run(site):
     environment = environment_pb2.EnvironmentSpec(entry_point="mine:Env", kwargs=struct_pb2.Struct())
     job = await site.create(environment=environment, pod=job_pb2.PodShape(layout=job_pb2.POD_LAYOUT_FUSED))
-    why = "it does not run user code; use the split layout, or allow it (PODRACER_ALLOW_USER_CODE)"
+    ways = "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)"
+    why = f"it does not run user code; {ways}"
     await assert_only(site, job, why, allows_user_code=True)
 
 

@@ -83,9 +83,9 @@ def weights(cohort: cohort_pb2.CohortSpec) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def workers(shared_lab: Any) -> Any:
     """A lab with two workers that are not killed: `shared` sees the lab's folder, `apart` another one."""
-    (shared_lab.folder / "another_container").mkdir()
+    (shared_lab.folder / "another/container").mkdir(parents=True)
     shared_lab.start("worker", "shared")
-    shared_lab.start("worker", "apart", shm_dir=str(shared_lab.folder / "another_container"))
+    shared_lab.start("worker", "apart", shm_dir=str(shared_lab.folder / "another/container"))
     return shared_lab
 
 
@@ -163,7 +163,7 @@ def test_shared_memory_brings_what_inline_brings_bit_for_bit(
     assert f"worker {workers.addresses['shared']}: rollouts come by shared memory" in caplog.messages
     assert f"worker {workers.addresses['apart']}: rollouts come by inline" in caplog.messages
     assert not names(workers.shm), "attaching removes the name"
-    assert not names(workers.folder / "another_container")
+    assert not names(workers.folder / "another/container")
     kept = [{name: rollout(one, weights, 1) for name, one in links.items()} for _ in range(6)]
     for arrivals in kept:  # only now: a slot that was overwritten too early would show
         assert_same(arrivals["shared"], arrivals["apart"])
@@ -275,7 +275,7 @@ def test_a_worker_without_room_falls_back_to_inline_and_says_so_once(
     assert lab.log("worker").count("shared memory cannot be used") == 1
 
 
-def refuse(*_: object) -> int:
+def refuse(*_: object, **__: object) -> int:
     raise InvalidInput("it cannot be opened")
 
 
@@ -338,9 +338,9 @@ def test_a_slot_that_was_never_handed_over_ends_the_session(
 @pytest.fixture(scope="module")
 def evaluators(shared_lab: Any) -> Any:
     """As `workers`."""
-    (shared_lab.folder / "far_away").mkdir()
+    (shared_lab.folder / "far/away").mkdir(parents=True)
     shared_lab.start("evaluator", "shared_evaluator")
-    shared_lab.start("evaluator", "apart_evaluator", shm_dir=str(shared_lab.folder / "far_away"))
+    shared_lab.start("evaluator", "apart_evaluator", shm_dir=str(shared_lab.folder / "far/away"))
     return shared_lab
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from podracer.common.v1 import environment_pb2, file_pb2
@@ -24,6 +25,7 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
+from podracer_core.environments.processes.box import missing
 from podracer_core.errors import (
     DataCorrupted,
     InvalidInput,
@@ -144,13 +146,55 @@ def test_other_bytes_than_the_job_names_end_it(fused: Any, package: Path) -> Non
     assert f"expected {environment.code.size_bytes} with {'0' * 64}" in problem.message
 
 
-def test_code_sees_no_secret_and_no_setting(fused: Any, tmp_path: Path) -> None:
-    write_files(
-        tmp_path,
-        {"spy.py": "import os\ndef Spy():\n    raise ValueError(sorted(n for n in os.environ if 'PODRACER' in n))\n"},
-    )
-    problem = inspected(fused, fused.put_code(tmp_path, "spy:Spy")).problem
+ATTACKS = """
+import os, subprocess, sys
+
+def Attacks(secrets, folders, sockets, cache):
+    loot = sorted(name for name in os.environ if "PODRACER" in name)
+    def attempt(what, act, *arguments):
+        try:
+            act(*arguments)
+        except OSError:
+            return
+        loot.append(what)
+    for path in secrets:
+        attempt(f"read {path}", open, path)
+        attempt(f"changed {path}", open, path, "r+")
+    for folder in folders:
+        attempt(f"listed {folder}", os.listdir, folder)
+        attempt(f"planted in {folder}", open, f"{folder}/gmpy2.py", "w")
+    for path in sockets:
+        attempt(f"renamed {path}", os.rename, path, path + ".old")
+    attempt("ended its server", os.kill, os.getppid(), 9)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", cache], start_new_session=True)
+    raise ValueError(loot)
+"""
+
+
+@pytest.mark.skipif(bool(missing()), reason="this machine lacks a part of the box")
+def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
+    """What environments of an audit did: plant a module that the learner imports, put a server in the place of the
+    evaluator's, read and change another project's files in the cache, and leave processes behind."""
+    code = write_files(tmp_path / "attacks", {"attacks.py": ATTACKS})
+    other = own_cache(pod, "other") / f"{'0' * 64}-code" / "victim.py"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_text("SECRET")
+    sockets = [address.removeprefix("unix://") for address in pod.addresses.values()]
+    kwargs: dict[str, Any] = {
+        "secrets": [str(other), *(f"{pod.tokens}/{role}" for role in ("client", "pod", "control"))],
+        "folders": [str(pod.folder), str(pod.shm), str(other.parent), str(other.parents[1]), str(pod.store_folder)],
+        "sockets": sockets,
+        "cache": f"{pod.folder}/left-behind",
+    }
+    environment = pod.put_code(code, "attacks:Attacks")
+    environment.kwargs.update(kwargs)
+    problem = inspected(pod, environment).problem
     assert problem.message.endswith("ValueError: ['PODRACER_ENVIRONMENT_INDEX']")
+    wait_until(lambda: not _running(kwargs["cache"]), 60, "the end of what it has started")
+
+
+def _running(word: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if word in (each.info["cmdline"] or ())]
 
 
 def test_a_learner_that_is_killed_while_it_fetches_leaves_nothing_behind(lab: Any) -> None:

@@ -14,7 +14,7 @@ from podracer_core.carriers import negotiation
 from podracer_core.carriers.cuda_ipc import DeviceMemory
 from podracer_core.carriers.negotiation import CarrierOffering, Endpoint, Payload, carrier_name, choose
 from podracer_core.carriers.shared_folder import SharedFolder
-from podracer_core.carriers.staging import CarrierFailed, Staging
+from podracer_core.carriers.staging import CarrierFailed, Place, Staging
 from podracer_core.errors import Exhausted, InvalidInput
 
 INLINE = tensor_pb2.CARRIER_KIND_INLINE
@@ -44,16 +44,18 @@ def test_one_folder_means_shared_memory_and_no_file_stays(tmp_path: Path) -> Non
     assert opened is not None
     assert answered is not None
     assert not list(tmp_path.iterdir())
-    answered.memory.fill_(5)
-    assert opened.memory.eq(5).all()
+    place = Place(0, 0, 1 << 20, 1)
+    opened.write(place, torch.full((1 << 20,), 5, dtype=torch.uint8))
+    answered.read(place, found := torch.zeros(1 << 20, dtype=torch.uint8))
+    assert found.eq(5).all()
     answered.close()
 
 
 def test_two_folders_of_one_name_mean_inline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As two containers that both call theirs /dev/shm."""
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-    choice, opened, answered = agree(endpoint(tmp_path / "here"), endpoint(tmp_path / "there"))
+    for name in ("one/here", "other/there"):
+        (tmp_path / name).mkdir(parents=True)
+    choice, opened, answered = agree(endpoint(tmp_path / "one/here"), endpoint(tmp_path / "other/there"))
     assert (choice.kind, opened, answered) == (INLINE, None, None)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not caplog.messages, "that is nothing to complain about"

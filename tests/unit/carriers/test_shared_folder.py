@@ -113,14 +113,15 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_nonce_proves_that_a_folder_is_shared(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
+    here, beside, there = tmp_path / "pod/here", tmp_path / "pod/beside", tmp_path / "other/there"
+    for folder in (here, beside, there):
+        folder.mkdir(parents=True)
     file = SharedFolder(here).create(NONCE, 8)
     os.pwrite(file.descriptor, b"12345678", 0)
     assert SharedFolder(here).holds(file.name, b"12345678")
     assert not SharedFolder(here).holds(file.name, b"12345679")
     assert not SharedFolder(here).holds(file.name, b"1234567")
+    assert SharedFolder(beside).holds(file.name, b"12345678"), "a pod's containers have a folder each"
     assert not SharedFolder(there).holds(file.name, b"12345678")
     file.close()
     assert not SharedFolder(here).holds(file.name, b"12345678")

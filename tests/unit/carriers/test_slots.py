@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,14 @@ from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.inline import TensorDecoder, TensorEncoder
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotReader, SlotTable, SlotWriter
-from podracer_core.carriers.staging import ALIGNMENT_BYTES, INLINE_BELOW_BYTES, SharedMemory, SlotLayout
+from podracer_core.carriers.staging import (
+    ALIGNMENT_BYTES,
+    INLINE_BELOW_BYTES,
+    CarrierFailed,
+    Place,
+    SharedMemory,
+    SlotLayout,
+)
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
 
 DTYPES = [
@@ -302,8 +310,24 @@ class TestSegments:
         made.memory.fill_(7)
         made.close()
         del made
-        assert attached.memory.eq(7).all()
+        found = torch.zeros(4096, dtype=torch.uint8)
+        attached.read(Place(0, 0, 4096, 1), found)
+        assert found.eq(7).all()
         attached.close()
+
+    @pytest.mark.parametrize("writes", [False, True])
+    def test_one_that_the_other_side_cuts_harms_nobody(self, tmp_path: Path, writes: bool) -> None:
+        """To touch a mapping behind a file's end would end the process."""
+        made = SharedMemory.create(SharedFolder(tmp_path), SlotLayout(1 << 20, 1))
+        attached = SharedMemory.attach(SharedFolder(tmp_path), made.segment, made.layout, writes=writes)
+        os.ftruncate(made._file.descriptor, 4096)
+        place, tensor = Place(0, 0, 1 << 20, 1), torch.zeros(1 << 20, dtype=torch.uint8)
+        if writes:
+            attached.write(place, tensor)  # the file has its size again
+        else:
+            with pytest.raises(CarrierFailed, match="was cut"):
+                attached.read(place, tensor)
+        made.close()
 
     def test_an_unattached_one_goes_with_its_creator(self, tmp_path: Path) -> None:
         made = SharedMemory.create(SharedFolder(tmp_path), SlotLayout(4096, 1))

@@ -41,16 +41,18 @@ def test_a_split_pod(overlay: str) -> None:
         settings = load_settings(SETTINGS[name.split("-")[0]], environment(container, rendered(overlay)))
         if name != "learner":
             assert settings.listen == f"unix:///run/podracer/sockets/{name}.sock"
-    folders = [
-        (mount["name"], mount["subPath"])
-        for container in (*spec["initContainers"], *spec["containers"])
-        for mount in container["volumeMounts"]
-        if mount["mountPath"] == "/tmp"
-    ]
-    assert len(set(folders)) == len(sidecars) + 1  # user code of a sidecar writes into its own /tmp only
+    writers: dict[tuple[str, str], set[str]] = {}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        for mount in container["volumeMounts"]:
+            if not mount.get("readOnly"):
+                writers.setdefault((mount["name"], mount.get("subPath", "")), set()).add(container["name"])
+    # User code of a sidecar writes into folders of its own only; the learner hands the evaluator policies there.
+    assert {folder: each for folder, each in writers.items() if len(each) > 1} == {
+        ("shared", "evaluator"): {"evaluator", "learner"}
+    }
     learner = load_settings(LearnerConfig, environment(spec["containers"][0], rendered(overlay)))
-    assert learner.workers == tuple(f"unix:///run/podracer/sockets/worker-{index}.sock" for index in range(2))
-    assert learner.evaluators == ("unix:///run/podracer/sockets/evaluator.sock",)
+    assert learner.workers == tuple(f"unix:///run/podracer/sockets/worker-{n}/worker-{n}.sock" for n in range(2))
+    assert learner.evaluators == ("unix:///run/podracer/sockets/evaluator/evaluator.sock",)
     assert learner.listen == "0.0.0.0:50051"  # where others of its team reach it
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from podracer_core.environments.processes.rows import episode_seed
 from podracer_core.environments.spaces import check_mask, sample_allowed
 from podracer_core.environments.vec_environment import allocate_step
 from podracer_core.errors import InvalidInput, UserCodeFailed
+from support.processes import kill_user_code
 
 FOLDER = str(Path(__file__).parent)
 CONVENTIONS = pytest.mark.parametrize("name", ["InfoMasks", "MethodMasks", "WrapperWithMasks"])
@@ -154,7 +153,7 @@ def test_lost_and_broken_rows_show_the_mask_of_their_next_episode(start: Start) 
     environment = start(user_spec("MethodMasks"), 4, processes=2)
     environment.reset(torch.arange(4))
     environment.step(first_allowed(environment.action_mask))
-    os.kill(environment.process_ids[1], signal.SIGKILL)
+    kill_user_code(environment.process_ids[1])
     step = environment.step(first_allowed(environment.action_mask))
     assert step.valid.tolist() == [True, True, False, False]
     assert step.action_mask.tolist() == [[True, True, False]] * 2 + [[False, True, True]] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,6 +25,7 @@ from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput, UserCodeFailed
 from podracer_core.random_numbers import uniform
+from support.processes import kill_user_code
 from support.user_torch_environments import Cards, Walk
 from support.vec_environments import assert_same as assert_same_step
 from support.vec_environments import run
@@ -114,7 +114,7 @@ def test_one_without_our_frame_that_ignores_out(start: Start) -> None:
 def test_a_killed_process_is_replaced(start: Start) -> None:
     environment = start(user_spec("Walk"), 4, processes=2)
     first = environment.reset(torch.arange(4)).clone()
-    os.kill(environment.process_ids[1], signal.SIGKILL)
+    kill_user_code(environment.process_ids[1])
     step = environment.step(torch.zeros(4, 2))
     assert step.valid.tolist() == [True, True, False, False]
     assert step.truncated.tolist() == [False, False, True, True]

@@ -14,6 +14,7 @@ import torch
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.errors import InvalidInput, UserCodeFailed
+from support.processes import kill_user_code
 
 FOLDER = str(Path(__file__).parent)
 NOTHING = torch.zeros(2, dtype=torch.int64)
@@ -137,7 +138,7 @@ def test_opening_and_closing_leaves_nothing_behind() -> None:
         environment = PreprocessVecEnv(spec, 2, processes=2)
         environment.reset(torch.arange(2))
         if kill:
-            psutil.Process(environment.process_ids[0]).kill()
+            kill_user_code(environment.process_ids[0])
         environment.step(NOTHING)
         environment.close()
         del environment  # the mapping keeps a descriptor for as long as its tensors live

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from podracer_core.environments.processes.preprocess import PreprocessVecEnv
 from podracer_core.environments.processes.rows import episode_seed
 from podracer_core.environments.vec_environment import Step, allocate_step
 from podracer_core.errors import InvalidInput, PreconditionFailed, UserCodeFailed
+from support.processes import kill_user_code
 
 FOLDER = str(Path(__file__).parent)
 
@@ -338,7 +337,7 @@ def test_a_killed_process_is_replaced(start: Start) -> None:
     environment.reset(torch.arange(5))
     last = environment.step(torch.zeros(5, dtype=torch.int64)).observation.clone()
     victim = environment.process_ids[1]
-    os.kill(victim, signal.SIGKILL)
+    kill_user_code(victim)
     step = environment.step(torch.zeros(5, dtype=torch.int64))
     _assert_set_aside(step, slice(2, 5), last)
     assert environment.process_ids[1] != victim
@@ -378,7 +377,7 @@ def test_a_hung_step_is_killed_at_the_deadline(start: Start) -> None:
 
 
 def test_processes_outlive_the_thread_that_started_them(start: Start) -> None:
-    """The kernel's parent-death signal comes when the starting thread ends, so only a main thread may ask for it."""
+    """The kernel's parent-death signal comes when the starting thread ends."""
     with ThreadPoolExecutor(1) as thread:
         environment = thread.submit(start, user_spec("Counter"), 2, processes=1).result()
         processes = environment.process_ids
@@ -448,6 +447,7 @@ def test_nothing_is_left_of_a_killed_parent(started_by: str) -> None:
     assert parent.stdout is not None
     children = [psutil.Process(int(word)) for word in parent.stdout.readline().split()]
     assert len(children) == 2
+    children += [each for child in children for each in child.children()]
     maps = [Path(f"/proc/{child.pid}/maps") for child in children]
     assert not [path for path in maps if path.exists() and "/dev/shm/" in path.read_text()]
     parent.kill()

@@ -243,6 +243,7 @@ def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
             "nodeSelector": {"accelerator": "a100"},
             "tolerations": [toleration],
             "priorityClassName": "research",
+            "runtimeClassName": "gvisor",
             "gpuResource": "nvidia.com/mig-1g.10gb",
         },
         "any": {},
@@ -255,7 +256,7 @@ def test_a_profile_says_where_a_pod_runs(tmp_path: Path) -> None:
     spec = spec_of(make(plan, template=place(template, listed, "a100")))
     assert spec["nodeSelector"] == {"zone": "b", "accelerator": "a100"}
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}, toleration]
-    assert spec["priorityClassName"] == "research"
+    assert (spec["priorityClassName"], spec["runtimeClassName"]) == ("research", "gvisor")
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
     assert spec_of(make(FUSED, template=place(template, listed, "any"))) == spec_of(make(FUSED, template=template))
     with pytest.raises(InvalidInput, match="the pod profile t4 no longer exists"):

@@ -80,6 +80,7 @@ def test_kinds_have_names_that_can_be_read_back():
         PodKind(True, 0, 2),
         PodKind(False, 1, 1, 4),
         PodKind(threads=2, profile="gpu1-on-x"),
+        PodKind(False, 1, profile="x", owner="0123abcd"),
     ]
     assert [kind.name for kind in kinds] == [
         "fused",
@@ -87,6 +88,7 @@ def test_kinds_have_names_that_can_be_read_back():
         "fused-gpu2",
         "split1-gpu1-threads4",
         "fused-threads2-on-gpu1-on-x",
+        "split1-of-0123abcd-on-x",
     ]
     assert [PodKind.parse(kind.name) for kind in kinds] == kinds
 

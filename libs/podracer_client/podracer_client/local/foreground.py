@@ -51,7 +51,7 @@ class Foreground(ABC, Generic[News]):
         self._state = state = stack.enter_context(StateFolder.open(folder))
         run_folder = stack.enter_context(RunFolder())
         # They are the user's own jobs, on the user's own machine.
-        options = replace(options or ServiceOptions(), allow_user_code=True)
+        options = replace(options or ServiceOptions(), own_user_code=True)
         self._services = services = LocalServices(state, run_folder, options, self._inbox.put)
         stack.enter_context(
             Interrupts(lambda: self._inbox.put(_Interrupted()), lambda: leave_at_once(services, state, run_folder))

@@ -71,6 +71,7 @@ def examine(folder: Path, store: str = "", deadline_s: float = _DEADLINE_S) -> l
         "torch": _torch,
         "machine": lambda: _machine(folder),
         "packages": _packages,
+        "box": _box,
         "rendering": _rendering,
         "programs": _programs,
         "object store": lambda: _store(store),
@@ -154,6 +155,13 @@ def _version(distribution: str, module: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "there"
+
+
+def _box() -> Iterator[Finding]:
+    from podracer_core.environments.processes.box import missing
+
+    lacks = "; ".join(missing())
+    yield Finding("box of users' code", "" if lacks else "complete", f"user code is not shut in: this needs {lacks}")
 
 
 def _rendering() -> Iterator[Finding]:

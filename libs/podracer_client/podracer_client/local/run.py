@@ -23,6 +23,7 @@ from podracer_client.local.services import ServiceOptions
 from podracer_client.names import short_name
 from podracer_client.processes.interrupts import INTERRUPTED
 from podracer_client.servers.connection import DEFAULT_FOLDER
+from podracer_core.environments.processes.box import missing
 from podracer_core.errors import PodracerError
 from podracer_core.jobs.spec import JobSpec
 
@@ -72,6 +73,8 @@ class _Run(Foreground[JobUpdate | _Started]):
     ) -> None:
         super().__init__(stack, folder, options, display.note)
         stack.enter_context(display)
+        if spec.environment.entry_point and (lacks := missing()):
+            display.note(f"your code is not shut in completely: this machine lacks {'; '.join(lacks)}")
         self._spec = spec
         self._display = display
         self._again = again

@@ -38,13 +38,13 @@ class ServiceOptions:
 
     orchestrator_listen, leaderboard_listen  where they listen; empty: on sockets of the run folder
     max_pods                                 0: as many as the machine has room for
-    allow_user_code                          fused pods start users' own environments too
+    own_user_code                            fused pods start the user's own environments too
     """
 
     orchestrator_listen: str = ""
     leaderboard_listen: str = ""
     max_pods: int = 0
-    allow_user_code: bool = False
+    own_user_code: bool = False
 
 
 class LocalServices:
@@ -146,8 +146,8 @@ def orchestrator_plan(
     }
     if options.max_pods:
         environment["PODRACER_MAX_PODS"] = str(options.max_pods)
-    if options.allow_user_code:
-        environment["PODRACER_ALLOW_USER_CODE"] = "true"
+    if options.own_user_code:
+        environment["PODRACER_OWN_USER_CODE"] = "true"
     # -P: the folder in which a user calls us holds modules of the user's.
     command = (sys.executable, "-P", "-m", "podracer_orchestrator")
     return ProcessPlan("orchestrator", command, environment, state.logs / "orchestrator.log")

@@ -93,7 +93,8 @@ class CarrierOffering:
             if layout.slot_count > self.message.max_slots:
                 raise CarrierFailed(f"{layout.slot_count} slots were chosen, {self.message.max_slots} offered")
             if choice.kind == SHARED_MEMORY:
-                return SharedMemory.attach(self._endpoint.folder, choice.segment, layout)
+                folder, writes = self._endpoint.folder, self._endpoint.sends
+                return SharedMemory.attach(folder, choice.segment, layout, writes=writes)
             return _cuda_ipc(self._endpoint, layout)
         except CarrierFailed:
             raise

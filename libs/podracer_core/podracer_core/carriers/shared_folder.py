@@ -77,12 +77,13 @@ class SharedFolder:
             raise _wrapped(f"no room for {size_bytes} bytes in {self.path}", error) from error
         return file
 
-    def open(self, name: str) -> int:
-        """A descriptor to read and write another process's file. Raises InvalidInput for a malformed name,
+    def open(self, name: str, *, writes: bool = False) -> int:
+        """A descriptor to read, or to write another process's file, too. Raises InvalidInput for a malformed name,
         PreconditionFailed if it cannot be opened."""
         path = self._path_of(name)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | flags)
         except OSError as error:
             raise _wrapped(f"cannot open {path}", error) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -124,7 +125,9 @@ class SharedFolder:
     def _path_of(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name[:100]!r} is no name of a shared file", reason="BAD_CARRIER")
-        return self.path / name
+        own = self.path / name
+        beside = self.path.parent.glob(f"*/{name}")  # a pod's containers have a folder each
+        return own if own.exists() else next(beside, own)
 
     def _lock_new(self, kind: str) -> NamedFile:
         for _ in range(_ATTEMPTS):

@@ -8,7 +8,6 @@ many slots the receiver speaks up only when half of them are read, for a return 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import time
@@ -18,8 +17,8 @@ from collections.abc import Mapping
 import torch
 
 from podracer.common.v1 import tensor_pb2
-from podracer_core.carriers.staging import ALIGNMENT_BYTES, Place, Staging
-from podracer_core.carriers.wire import dtype_of, header_of, size_bytes_of
+from podracer_core.carriers.staging import ALIGNMENT_BYTES, CarrierFailed, Place, Staging
+from podracer_core.carriers.wire import header_of, size_bytes_of
 from podracer_core.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
@@ -101,14 +100,13 @@ class SlotWriter:
             return {}
         slot, generation = lease
         start = slot * self._staging.layout.slot_size_bytes
-        memory = self._staging.memory
         try:
             for name, (offset, size) in places.items():
                 tensor, place = tensors[name].detach(), Place(slot, start + offset, size, generation)
-                _copy(_view(memory, place, tensor.dtype, tensor.shape), tensor)
+                self._staging.write(place, tensor)
                 self._staging.refer(messages[name], place)
             self._staging.synchronize()
-        except RuntimeError:  # torch's; the slot was not handed over, so it will not be returned
+        except (RuntimeError, CarrierFailed):  # the slot was not handed over, so it will not be returned
             self._table.abandon(slot)
             raise
         return messages
@@ -172,9 +170,7 @@ class SlotReader:
         if len({(place.slot, place.generation) for place in places.values()}) > 1:
             raise InvalidInput("the tensors of one header are in several slots, expected one", reason="BAD_SLOT")
         for name, place in places.items():
-            message = messages[name]
-            shape = torch.Size(message.shape)
-            _copy(targets[name], _view(self._staging.memory, place, dtype_of(message), shape))
+            self._staging.read(place, targets[name])
         self._staging.synchronize()
         self._generations[place.slot] = place.generation
         self._unreturned += 1
@@ -200,22 +196,3 @@ class SlotReader:
         if wrong:
             raise InvalidInput(f"tensor {name!r} is said to be at {place}, but {wrong}", reason="BAD_SLOT")
         return place
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy between tensors of one dtype and shape, which overlap nowhere.
-
-    The C library's copy, where it can do it, is quicker than torch's on one thread, and starts no threads: a receiving
-    thread would get a pool of its own.
-    """
-    on_cpu = target.device.type == source.device.type == "cpu"
-    if on_cpu and target.is_contiguous() and source.is_contiguous() and not source.is_neg():
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
-    else:
-        target.copy_(source)
-
-
-def _view(memory: torch.Tensor, place: Place, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    """A tensor in place."""
-    flat = memory[place.offset_bytes : place.offset_bytes + place.size_bytes]
-    return flat.view(dtype).view(shape)

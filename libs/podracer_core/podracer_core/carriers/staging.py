@@ -2,23 +2,30 @@
 
 Where the memory lies and how a message names a place in it differs (shared memory, CUDA); what a slot is does not.
 
-Shared memory is a file that two processes of one machine have mapped. The answering side of a stream creates the
-segment, allocated up front; the opener attaches it and removes its name at once. From then on the memory lives exactly
-as long as the two mappings, however the processes end. Before that, the creator's death leaves a file that the next
-sweep of the folder removes (`SharedFolder`).
+Shared memory is a file. The answering side of a stream creates the segment, allocated up front, and maps it; the opener
+attaches it: it removes its name where it may, and reads and writes without a mapping, as a file that the other side
+cuts would end a process that has mapped it. The creator's death leaves a file that the next sweep of the folder removes
+(`SharedFolder`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.shared_folder import SEGMENT, NamedFile, SharedFolder
+from podracer_core.carriers.wire import bytes_of
 from podracer_core.errors import Exhausted, InvalidInput, PreconditionFailed
 
 ALIGNMENT_BYTES = 64
@@ -102,6 +109,14 @@ class Staging(ABC):
     def place_of(self, message: tensor_pb2.Tensor) -> Place:
         """The place that a message names. Raises InvalidInput where that is not in this memory."""
 
+    def write(self, place: Place, tensor: torch.Tensor) -> None:
+        """Copy a tensor to a place. Raises CarrierFailed if that is broken."""
+        _copy(_view(self.memory, place, tensor), tensor)
+
+    def read(self, place: Place, target: torch.Tensor) -> None:
+        """Copy what is at a place into a tensor of its dtype and shape. Raises CarrierFailed as `write`."""
+        _copy(target, _view(self.memory, place, target))
+
     def synchronize(self) -> None:  # noqa: B027 - on a CPU a copy is done when the call returns
         """Wait until all copies from and to the memory are done."""
 
@@ -110,7 +125,7 @@ class Staging(ABC):
 
 
 class SharedMemory(Staging):
-    """A mapped segment. Made by `create` on the one side and `attach` on the other."""
+    """A segment. Made by `create` on the one side, which maps it, and `attach` on the other."""
 
     kind = tensor_pb2.CARRIER_KIND_SHARED_MEMORY
     device = torch.device("cpu")
@@ -119,7 +134,10 @@ class SharedMemory(Staging):
     def __init__(self, segment: str, layout: SlotLayout, descriptor: int, file: NamedFile | None = None) -> None:
         """Raises Exhausted where there is no room in this process's address space."""
         self.segment, self.layout = segment, layout
-        self._file = file  # the creator's
+        self._file, self._descriptor = file, descriptor
+        if file is None:  # not the creator's
+            weakref.finalize(self, os.close, descriptor)
+            return
         try:
             # Never closed: it would not wait for tensors that still look into it. It goes with the last of them.
             mapping = mmap.mmap(descriptor, layout.size_bytes)
@@ -138,28 +156,47 @@ class SharedMemory(Staging):
             raise
 
     @classmethod
-    def attach(cls, folder: SharedFolder, segment: str, layout: SlotLayout) -> SharedMemory:
-        """The other side's segment, which has no name afterwards.
+    def attach(cls, folder: SharedFolder, segment: str, layout: SlotLayout, *, writes: bool = False) -> SharedMemory:
+        """The other side's segment, to read or to write.
 
         Raises InvalidInput for a name that is none and for a file that is smaller than the layout, PreconditionFailed
-        where there is no such file, Exhausted where it cannot be mapped.
+        where there is no such file.
         """
-        descriptor = folder.open(segment)
-        try:
-            size_bytes = os.fstat(descriptor).st_size
-            if size_bytes < layout.size_bytes:  # to touch what lies behind a file's end is a SIGBUS
-                raise InvalidInput(
-                    f"segment {segment} has {size_bytes} bytes, the layout {layout.size_bytes}", reason="BAD_CARRIER"
-                )
-            attached = cls(segment, layout, descriptor)
-        finally:
-            os.close(descriptor)  # the mapping has its own
+        attached = cls(segment, layout, descriptor := folder.open(segment, writes=writes))
+        if (size_bytes := os.fstat(descriptor).st_size) < layout.size_bytes:
+            raise InvalidInput(
+                f"segment {segment} has {size_bytes} bytes, the layout {layout.size_bytes}", reason="BAD_CARRIER"
+            )
         folder.unlink(segment)
         return attached
 
     @property
     def memory(self) -> torch.Tensor:
         return self._memory
+
+    def write(self, place: Place, tensor: torch.Tensor) -> None:
+        if self._file is not None:
+            return super().write(place, tensor)
+        return self._transfer(os.pwritev, place, bytes_of(tensor))
+
+    def read(self, place: Place, target: torch.Tensor) -> None:
+        if self._file is not None:
+            return super().read(place, target)
+        is_direct = target.device.type == "cpu" and target.is_contiguous()
+        found = target if is_direct else torch.empty(target.shape, dtype=target.dtype)
+        self._transfer(os.preadv, place, bytes_of(found))
+        return None if is_direct else _copy(target, found)
+
+    def _transfer(self, call: Callable[[int, list[Any], int], int], place: Place, data: NDArray[np.uint8]) -> None:
+        done = 0
+        while done < data.size:  # a call moves at most 2 GiB
+            try:
+                count = call(self._descriptor, [data[done:]], place.offset_bytes + done)
+            except OSError as error:
+                raise CarrierFailed(f"segment {self.segment}: {error}") from error
+            if not count:
+                raise CarrierFailed(f"segment {self.segment} was cut")
+            done += count
 
     def refer(self, message: tensor_pb2.Tensor, place: Place) -> None:
         message.shared_memory.segment = self.segment
@@ -181,3 +218,22 @@ class SharedMemory(Staging):
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy between tensors of one dtype and shape, which overlap nowhere.
+
+    The C library's copy, where it can do it, is quicker than torch's on one thread, and starts no threads: a receiving
+    thread would get a pool of its own.
+    """
+    on_cpu = target.device.type == source.device.type == "cpu"
+    if on_cpu and target.is_contiguous() and source.is_contiguous() and not source.is_neg():
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
+    else:
+        target.copy_(source)
+
+
+def _view(memory: torch.Tensor, place: Place, like: torch.Tensor) -> torch.Tensor:
+    """A tensor in place, of the dtype and shape of another."""
+    flat = memory[place.offset_bytes : place.offset_bytes + place.size_bytes]
+    return flat.view(like.dtype).view(like.shape)

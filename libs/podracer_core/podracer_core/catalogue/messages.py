@@ -113,6 +113,7 @@ def environment_to_message(spec: EnvironmentSpec) -> environment_pb2.Environment
         isolation=spec.isolation,
         evaluation_steps=spec.evaluation_steps or 0,
         observation_origin=spec.observation_origin,
+        network=spec.network,
     )
     if spec.kwargs:
         message.kwargs.update(dict(spec.kwargs))
@@ -131,6 +132,7 @@ def environment_from_message(message: environment_pb2.EnvironmentSpec) -> Enviro
         isolation=cast("Isolation", message.isolation),  # the spec checks it
         evaluation_steps=message.evaluation_steps or None,
         observation_origin=tuple(message.observation_origin),
+        network=message.network,
     )
 
 

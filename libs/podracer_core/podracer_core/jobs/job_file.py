@@ -85,6 +85,7 @@ class _EnvironmentSection:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
     isolation: Isolation = ""
+    network: bool = False
 
 
 def _environment(builder: Builder, node: Node, path: str, folder: Path | None) -> Any:
@@ -112,6 +113,7 @@ def _environment(builder: Builder, node: Node, path: str, folder: Path | None) -
             section.kwargs,
             section.max_episode_steps,
             isolation=section.isolation,
+            network=section.network,
         )
         if code_path:
             code_files(Path(code_path), spec.entry_point)

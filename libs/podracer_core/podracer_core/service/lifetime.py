@@ -23,8 +23,15 @@ logger = logging.getLogger(__name__)
 PARENT_VARIABLE = "PODRACER_PARENT_PID"
 """A launcher sets it to its own pid: the child process must not outlive it."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _POLL_S = 0.5
+_ends_with_parent = False
+
+
+def protect_memory() -> None:
+    """Let no process of this user trace this one. If it ends with a parent, it stays open: that measures its memory."""
+    if sys.platform == "linux" and not _ends_with_parent:
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def exit_with_parent(expected_parent_pid: int) -> None:
@@ -34,6 +41,8 @@ def exit_with_parent(expected_parent_pid: int) -> None:
     this process: a launcher starts its children from a thread that lives as long as itself. On other systems a thread
     checks the parent's pid twice a second. Exits at once if the parent is no longer `expected_parent_pid`.
     """
+    global _ends_with_parent  # noqa: PLW0603 - of this process
+    _ends_with_parent = True
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

@@ -17,7 +17,7 @@ from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.service.build import describe_build
-from podracer_core.service.lifetime import exit_with_parent_if_asked
+from podracer_core.service.lifetime import exit_with_parent_if_asked, protect_memory
 from podracer_core.service.telemetry import TelemetryOptions, telemetry
 from podracer_core.telemetry.logging import configure_logging
 
@@ -115,6 +115,7 @@ def run_service(name: str, settings: type[Settings], serve: Callable[[Settings],
         if arguments:
             raise InvalidInput(f"unknown argument {arguments[0]!r}: settings are variables, PODRACER_<NAME>")
         exit_with_parent_if_asked()
+        protect_memory()
         loaded = load_settings(settings)
         configure_logging(name, loaded.log_level, loaded.log_json)
         write_audit_log(loaded.audit_log)

@@ -126,10 +126,10 @@ def _inspect(
 
 def require_user_code_allowed(environment: environment_pb2.EnvironmentSpec, config: LearnerConfig) -> None:
     """Raise InvalidInput if this fused pod may not start the environment."""
-    if environment.entry_point and not config.allow_user_code:
+    if environment.entry_point and not config.runs_user_code:
         raise InvalidInput(
             f"this fused pod does not run user code ({environment.entry_point}); use the split layout, or allow it "
-            "(PODRACER_ALLOW_USER_CODE)",
+            "(PODRACER_ALLOW_USER_CODE, on Linux with Landlock)",
             reason="USER_CODE_NOT_ALLOWED",
         )
 

@@ -53,7 +53,8 @@ class Capabilities:
         plan, spec = plan_of(job), read_spec(job.spec)
         environment, evaluator = spec.environment, spec.evaluation.evaluator
         if environment.entry_point and not self.allows_user_code:
-            return "it does not run user code; use the split layout, or allow it (PODRACER_ALLOW_USER_CODE)"
+            ways = "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)"
+            return f"it does not run user code; {ways}"
         if environment.id not in self.environments and _is_installed(environment.id):
             return f"the environment {environment.id} is not installed there"
         if evaluator and evaluator not in self.evaluators | _BUILT_IN_EVALUATORS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.spec import JobSpec
+from podracer_core.rpc.resource_names import DEFAULT_PROJECT
 from podracer_orchestrator.jobs.budget import Budget, RoundLimits
 from podracer_orchestrator.stored_messages import read_spec
 from podracer_orchestrator.tables import JobRow
@@ -23,7 +25,7 @@ _PROCESS_BYTES = 250 * MIB
 """First estimates: of a fused learner, and of each process of a split pod (measured: 240 to 330 MiB)."""
 
 _NAME = re.compile(
-    r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?(?:-on-(?P<profile>.+))?"
+    r"(?:fused|split(?P<workers>\d+))(?:-gpu(?P<gpus>\d+))?(?:-threads(?P<threads>\d+))?(?:-of-(?P<owner>[0-9a-f]{8}))?(?:-on-(?P<profile>.+))?"
 )
 
 MAX_AUTOMATIC_MEMBERS = 16
@@ -33,13 +35,15 @@ MAX_AUTOMATIC_MEMBERS = 16
 @dataclass(frozen=True, slots=True)
 class PodKind:
     """The processes of a pod. `workers` is 0 in the fused layout; `threads` of each process, 0: chosen by the machine;
-    `profile`: one of the operator's pod profiles, "": anywhere."""
+    `profile`: one of the operator's pod profiles, "": anywhere; `owner`: stands for the project that it serves, "":
+    the default one. A pod serves no other, as users' code runs in it."""
 
     is_fused: bool = True
     workers: int = 0
     gpus: int = 0
     threads: int = 0
     profile: str = ""
+    owner: str = ""
 
     @property
     def name(self) -> str:
@@ -47,6 +51,7 @@ class PodKind:
         words = ["fused" if self.is_fused else f"split{self.workers}"]
         words += [f"gpu{self.gpus}"] if self.gpus else []
         words += [f"threads{self.threads}"] if self.threads else []
+        words += [f"of-{self.owner}"] if self.owner else []
         words += [f"on-{self.profile}"] if self.profile else []
         return "-".join(words)
 
@@ -57,7 +62,7 @@ class PodKind:
         if match is None:
             return cls()
         workers, gpus, threads = (int(match[word] or 0) for word in ("workers", "gpus", "threads"))
-        return cls(match["workers"] is None, workers, gpus, threads, match["profile"] or "")
+        return cls(match["workers"] is None, workers, gpus, threads, match["profile"] or "", match["owner"] or "")
 
     @property
     def layout(self) -> str:
@@ -115,11 +120,11 @@ class JobPlan:
 
 def plan_of(job: JobRow) -> JobPlan:
     """The plan of a stored job."""
-    return _plan(job.spec)
+    return _plan(job.spec, job.project)
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(stored: bytes) -> JobPlan:
+def _plan(stored: bytes, project: str) -> JobPlan:
     spec = read_spec(stored)
     objective, pod = Objective.from_message(spec.objective), Pod.from_message(spec.pod)
     evolution = Evolution.from_message(spec.evolution)
@@ -133,7 +138,7 @@ def _plan(stored: bytes) -> JobPlan:
         min_pods=pod.count.min,
         max_teams=max(pod.count.min, pod.count.most),
         learners=pod.learners,
-        kind=_kind(pod, spec.environment.id in BUILT_IN),
+        kind=_kind(pod, spec.environment.id in BUILT_IN, project),
         cpu=pod.resources.cpu or 1.0,
         memory_bytes=pod.resources.memory or 0,
         weight=spec.weight or JobSpec.weight,
@@ -141,9 +146,10 @@ def _plan(stored: bytes) -> JobPlan:
     )
 
 
-def _kind(pod: Pod, is_built_in: bool) -> PodKind:
+def _kind(pod: Pod, is_built_in: bool, project: str) -> PodKind:
     """The kind of a job's pods. If the job sets the cores, each pod has that many threads, whatever runs beside it."""
     is_fused = is_built_in if pod.layout == "auto" else pod.layout == "fused"
     kind = PodKind(is_fused, 0 if is_fused else pod.workers, pod.resources.gpu, profile=pod.profile)
     threads = max(1, int(pod.resources.cpu / kind.busy_processes)) if pod.resources.cpu else 0
-    return dataclasses.replace(kind, threads=threads)
+    owner = "" if project == DEFAULT_PROJECT else hashlib.sha256(project.encode()).hexdigest()[:8]
+    return dataclasses.replace(kind, threads=threads, owner=owner)

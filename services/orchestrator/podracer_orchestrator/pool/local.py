@@ -28,6 +28,7 @@ PASSED_ON = (
     "PODRACER_LOG_JSON",
     "PODRACER_SHM_DIR",
     "PODRACER_ALLOW_USER_CODE",
+    "PODRACER_OWN_USER_CODE",
     "PODRACER_CACHE_DIR",
     "PODRACER_CACHE_SIZE",
     "PODRACER_COLLECT_AHEAD",
@@ -148,7 +149,7 @@ class LocalPool(PoolBackend):
         inherited = NATIVE_SETTINGS | {
             key: value for key, value in os.environ.items() if not key.startswith("PODRACER_")
         }
-        common = inherited | {"PODRACER_CACHE_DIR": str(self._state_dir / "cache")}  # one for all pods
+        common = inherited | {"PODRACER_CACHE_DIR": str(self._state_dir / "cache" / kind.owner)}  # one a project
         common |= {key: os.environ[key] for key in PASSED_ON if key in os.environ}
         common |= {"PODRACER_TOKENS": str(self._config.tokens), "PODRACER_THREADS": str(plan.threads)}
         # A pod that asks for no GPU sees what we see: its learner uses one where its environment runs on it.

@@ -318,6 +318,7 @@ class EnvironmentSpec(_message.Message):
     ISOLATION_FIELD_NUMBER: _builtins.int
     EVALUATION_STEPS_FIELD_NUMBER: _builtins.int
     OBSERVATION_ORIGIN_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A built-in id, an id that Gymnasium knows, or one of an installed package: `Pendulum-v1`."""
     entry_point: _builtins.str
@@ -332,6 +333,8 @@ class EnvironmentSpec(_message.Message):
     """Steps after which evaluation cuts an episode if the environment has no time limit. 0: 10,000. The orchestrator sets
     it for the pods; a job that sets this field is refused.
     """
+    network: _builtins.bool
+    """Its processes may open connections: to the network, and to sockets of the machine. Unset: they are refused."""
     @_builtins.property
     def code(self) -> _tensor_pb2.ObjectReference:
         """Archive of the user's code: a zip, uploaded through ArtifactService as CODE. Its root is on the import path of the
@@ -364,10 +367,11 @@ class EnvironmentSpec(_message.Message):
         isolation: _builtins.str = ...,
         evaluation_steps: _builtins.int = ...,
         observation_origin: _abc.Iterable[_builtins.float] | None = ...,
+        network: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "kwargs", b"kwargs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps", "observation_origin", b"observation_origin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "data", b"data", "entry_point", b"entry_point", "evaluation_steps", b"evaluation_steps", "id", b"id", "isolation", b"isolation", "kwargs", b"kwargs", "max_episode_steps", b"max_episode_steps", "network", b"network", "observation_origin", b"observation_origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -80,6 +80,7 @@ class EnvironmentSpec:
     isolation            "process": each world in a process of its own; "": several in a process
     evaluation_steps     cuts evaluation episodes where there is no time limit; None: the default
     observation_origin   subtracted in float64 from the first numbers of a flat observation, before they become float32
+    network              its processes may open connections
     """
 
     id: str = ""
@@ -92,6 +93,7 @@ class EnvironmentSpec:
     isolation: Isolation = ""
     evaluation_steps: int | None = None
     observation_origin: tuple[float, ...] = ()
+    network: bool = False
 
     def __post_init__(self) -> None:
         violations = list(self._violations())
@@ -181,6 +183,7 @@ class EnvironmentSpec:
                 "data": data,
             }
             | ({"isolation": self.isolation} if self.isolation else {})
+            | ({"network": True} if self.network else {})
             | ({} if self.evaluation_steps is None else {"evaluation_steps": self.evaluation_steps})
             | ({"observation_origin": list(self.observation_origin)} if self.observation_origin else {})
         )

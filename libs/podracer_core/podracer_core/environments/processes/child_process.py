@@ -1,8 +1,8 @@
 """Starts, calls and ends a process that runs user code. Its memory, its output and a crash do not affect the parent.
 
 The child gets a scrubbed environment, one end of a socket pair and the descriptor of the shared memory. It ends with
-its parent: by the kernel's parent-death signal where that exists, and when its socket closes. The processes that it has
-started end with it, unless they have left its process group.
+its parent. In Linux a `launcher` stands between: all that the child has started ends with it, and a service's child is
+in a box (see `box`). Elsewhere the child ends when its socket closes, and so does its process group.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.environments.processes import launcher
+from podracer_core.environments.processes.box import box_for
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
+from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"
@@ -29,7 +33,9 @@ _SECRET = re.compile(
     r"^(PODRACER|AWS|MINIO|KUBERNETES|OTEL)_|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|PRIVATE|API_?KEY"
     r"|ACCESS_?KEY|_KEY$|DATABASE_URL|^KUBECONFIG$|^SSH_AUTH_SOCK$"
 )
+_HAS_LAUNCHER = sys.platform == "linux"
 _CLOSING_S = 3.0
+_ENDING_S = 10.0
 _LOOK_S = 0.005
 _ALIVE_CHECK_S = 2.0  # how late we notice a death that the socket does not tell of
 
@@ -41,24 +47,34 @@ class ChildLost(PodracerError):
 
 
 class ChildProcess:
-    """One process and the parent's end of its socket. `name` is the environment's, for messages; `spins` is
-    `Channel`'s. `output` takes what it prints."""
+    """One process and the parent's end of its socket. `spec` is the environment that it is for; `spins` is `Channel`'s.
+    `output` takes what it prints."""
 
-    def __init__(self, name: str, memory: int, output: ChildOutput, *, spins: bool) -> None:
-        self._name, self._output = name, output
+    def __init__(self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool) -> None:
+        self._name, self._output = spec.name, output
         self._command = ""
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, spins=spins)
-        # The kernel sends the parent-death signal when the starting thread ends, so only the main thread asks for it.
-        die_with_thread = threading.current_thread() is threading.main_thread()
-        numbers = (theirs.fileno(), memory, os.getpid(), int(die_with_thread), int(spins))
-        with theirs:
+        read_end, write_end = os.pipe()
+        self._lifeline = os.fdopen(write_end, "wb")
+        inherited = [str(theirs.fileno()), str(memory)]
+        command = [sys.executable, "-P", "-m", _MODULE, *inherited, str(int(spins))]
+        environment = scrubbed_environment(os.environ)
+        if _HAS_LAUNCHER:
+            box = ("", "", "", "")
+            if ChildOutput.is_kept:
+                folder = tempfile.mkdtemp(prefix="podracer-box-")
+                box = box_for(spec, folder)
+                environment |= {"TMPDIR": folder, "HOME": folder, IN_BOX: "1"}
+            script = [sys.executable, "-I", "-S", "-c", launcher.START, str(Path(launcher.__file__).parent)]
+            command = [*script, str(read_end), ",".join(inherited), *box, *command]
+        with theirs, os.fdopen(read_end, "rb"):
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, *map(str, numbers)],
-                pass_fds=(theirs.fileno(), memory),
+                command,
+                pass_fds=(theirs.fileno(), memory, read_end),
                 stdin=subprocess.DEVNULL,
                 stderr=output.stderr,
-                env=scrubbed_environment(os.environ),
+                env=environment,
                 process_group=0,
             )
 
@@ -105,12 +121,15 @@ class ChildProcess:
         return answer, payload
 
     def kill(self) -> None:
-        """End the process and those of its group at once."""
+        """End the process and all that it has started at once."""
         self._channel.close()
-        if self._process.returncode is None:  # not reaped yet, so the group's number cannot be another's
+        self._lifeline.close()
+        try:
+            self._process.wait(_ENDING_S if _HAS_LAUNCHER else 0)
+        except subprocess.TimeoutExpired:  # not reaped yet, so the group's number cannot be another's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:

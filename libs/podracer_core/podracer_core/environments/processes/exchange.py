@@ -11,6 +11,7 @@ inherit its descriptor.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import mmap
@@ -162,7 +163,7 @@ class SharedArrays:
 def create_memory() -> int:
     """The descriptor of an empty file without a name."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("podracer-environments")
+        return os.memfd_create("podracer-environments", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
@@ -175,10 +176,12 @@ def size_memory(
     try:
         if hasattr(os, "posix_fallocate"):  # a full tmpfs is an error now instead of a SIGBUS later
             os.posix_fallocate(descriptor, 0, size_bytes)
+            if hasattr(os, "memfd_create"):  # user code has it too, and to cut it would end us
+                fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         else:
             os.ftruncate(descriptor, size_bytes)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EPERM):
             raise
         raise Exhausted(f"no shared memory for {num_envs} environments ({size_bytes} bytes): {error}") from error
 

@@ -207,7 +207,7 @@ class PreprocessVecEnv(VecEnvironment):
 
     @property
     def process_ids(self) -> list[int]:
-        """The ids of the processes, in the order of their rows."""
+        """The ids of the processes, in Linux of their launchers, in the order of their rows."""
         return [child.pid for child in self._processes.children]
 
     def _open(self) -> int:

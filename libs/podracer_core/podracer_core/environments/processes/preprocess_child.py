@@ -1,6 +1,6 @@
 """The process that runs a user's environments for `PreprocessVecEnv`.
 
-    python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD PARENT_PID DIE_WITH_THREAD SPINS
+    python -m podracer_core.environments.processes.preprocess_child SOCKET_FD MEMORY_FD SPINS
 
 It answers messages (see `channel`), one for each command, and shares arrays with its parent. It imports torch only if
 the user's environment is a batched one.
@@ -29,7 +29,6 @@ A failure answers {"error": {"kind": "user_code" or "invalid", "message": …, "
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import io
 import os
@@ -53,11 +52,11 @@ from podracer_core.catalogue.environments.packages import install_advice
 from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, open_gymnasium
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
+from podracer_core.environments.processes.launcher import IN_BOX
 from podracer_core.environments.processes.rows import Rows
 from podracer_core.errors import InvalidInput
 
 _CLOSING_S = 2.0
-_PR_SET_PDEATHSIG = 1
 
 _Answer = tuple[dict[str, Any], bytes]
 _NOTHING: dict[str, Any] = {}
@@ -153,7 +152,9 @@ def _describe(error: BaseException, doing: str) -> dict[str, str]:
 
 
 def hint(error: BaseException) -> str:
-    """A sentence for a file that is not here, or a missing module; empty for other errors."""
+    """A sentence for a file that is not here, a missing module, or what the box refuses; empty for other errors."""
+    if IN_BOX in os.environ and (advice := _box_advice(error)):
+        return advice
     if isinstance(error, FileNotFoundError):
         named = re.match(r"(\S+) not found", str(error))  # as NumPy says it
         file = Path(str(error.filename or (named[1] if named else "/")))
@@ -166,6 +167,19 @@ def hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
+    return ""
+
+
+def _box_advice(error: BaseException) -> str:
+    """A sentence for what the box refuses, also where a library has raised another error because of that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, PermissionError) and cause.filename is None):
+            why = "an environment has no network, unless its job says `environment: {network: true}`, and no /dev/shm"
+            return f"{why}, which locks of multiprocessing need"
+        if isinstance(cause, PermissionError):
+            return "it reads its own code and `data` only, and writes into its working folder (tempfile.gettempdir())"
+        cause = cause.__cause__ or cause.__context__
     return ""
 
 
@@ -182,13 +196,8 @@ def _exit_with_parent(connection: int) -> None:
     os._exit(1)
 
 
-def main(descriptor: int, memory: int, parent_pid: int, die_with_thread: bool, spins: bool) -> None:
+def main(descriptor: int, memory: int, spins: bool) -> None:
     """Serve until the parent closes its socket."""
-    if die_with_thread and sys.platform == "linux":
-        # The kernel kills us when the thread that started us ends, so this is asked for only by a main thread.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
-            sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     os.dup2(2, 1)  # what user code prints must not mix with the output of the command that started us
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -252,4 +261,4 @@ def _is_batched(loaded: Any) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1", sys.argv[5] == "1")
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")

@@ -157,7 +157,7 @@ class RowProcesses:
         self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec.name, self.memory, self.output, spins=self._spins)
+        return ChildProcess(self._spec, self.memory, self.output, spins=self._spins)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start

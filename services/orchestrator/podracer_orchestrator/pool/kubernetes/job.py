@@ -118,8 +118,10 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
     learner, evaluator = container(spec, LEARNER), container(spec, EVALUATOR)
     folder, threads = value_of(learner, RUN_DIR).rstrip("/"), str(plan.threads or _threads_of(learner))
 
-    def socket(role: str) -> str:
-        return f"unix://{folder}/{role}.sock"
+    def socket(of: Item, *, seen_by: Item) -> str:
+        """A sidecar's address. It may have a folder of its own there, which the learner sees beneath that of all."""
+        own = next((each.get("subPath", "") for each in of["volumeMounts"] if each["mountPath"] == folder), "")
+        return f"unix://{folder}/{f'{own}/' if own and seen_by is learner else ''}{of['name']}.sock"
 
     others = [each for each in spec["initContainers"] if each["name"] not in (WORKER, EVALUATOR)]
     if plan.kind.is_fused:
@@ -127,7 +129,7 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
     else:
         workers = [_worker(container(spec, WORKER), index) for index in range(plan.kind.workers)]
         for each in (*workers, evaluator):
-            _set(each, {"PODRACER_LISTEN": socket(each["name"]), "PODRACER_THREADS": threads})
+            _set(each, {"PODRACER_LISTEN": socket(each, seen_by=each), "PODRACER_THREADS": threads})
         others += [*workers, evaluator]
     spec["initContainers"] = others
     if not others:
@@ -138,8 +140,8 @@ def _pod_spec(plan: PodPlan, template: Mapping[str, Any], gpu: str) -> dict[str,
             "PODRACER_POD": plan.name,
             "PODRACER_LAYOUT": "fused" if plan.kind.is_fused else "split",
             "PODRACER_THREADS": threads,
-            "PODRACER_WORKERS": ",".join(socket(each["name"]) for each in workers),
-            "PODRACER_EVALUATORS": "" if plan.kind.is_fused else socket(EVALUATOR),
+            "PODRACER_WORKERS": ",".join(socket(each, seen_by=learner) for each in workers),
+            "PODRACER_EVALUATORS": "" if plan.kind.is_fused else socket(evaluator, seen_by=learner),
             "PODRACER_ADVERTISE": f"[$({_POD_IP})]:{LEARNER_PORT}",
         },
         [{"name": _POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],

@@ -18,7 +18,8 @@ from podracer_core.jobs.pod import is_profile_name
 from podracer_orchestrator.jobs.operator_file import OperatorFile
 
 GPU_RESOURCE = "gpuResource"
-FIELDS = {"nodeSelector": dict, "tolerations": list, "priorityClassName": str, GPU_RESOURCE: str}
+_TEXTS = ("priorityClassName", "runtimeClassName", GPU_RESOURCE)
+FIELDS = {"nodeSelector": dict, "tolerations": list, **dict.fromkeys(_TEXTS, str)}
 _WORDS = {dict: "an object", list: "a list", str: "a text"}
 
 Profiles = OperatorFile[Mapping[str, Any]]
