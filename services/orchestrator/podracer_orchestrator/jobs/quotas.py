@@ -32,8 +32,7 @@ from podracer_orchestrator.tables import (
 )
 
 OTHERS = "*"
-FORKED = "AGENT_FORKED"
-"""The kind of the event of a fork."""
+FORKED = "AGENT_FORKED"  # the kind of an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,8 @@ class Quota:
     pods: float = math.inf
     upload_bytes: float = math.inf
     stored_bytes: float = math.inf
-    """Of uploads and checkpoints."""
+    """Of uploads, which `artifacts` counts, and of checkpoints."""
     artifacts: float = math.inf
-    """Uploads."""
     ended_jobs: float = math.inf
     forks: float = math.inf
     """Agents that users have forked."""
