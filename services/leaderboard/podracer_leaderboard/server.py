@@ -21,6 +21,7 @@ from podracer_core.database.standby import wait_for_database
 from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.rpc.tokens import Role, TokenFiles
 from podracer_core.service.lifetime import unless
 from podracer_core.service.process import ControlSettings, announce
@@ -61,6 +62,7 @@ METHODS = {_PREFIX + method: frozenset({Role.CLIENT, Role.CONTROL}) for method i
     _PREFIX + method: frozenset({Role.CONTROL}) for method in _WRITES
 }
 """The roles that may call each method: only the orchestrator writes."""
+_REQUEST_BYTES = dict.fromkeys((_PREFIX + method for method in _WRITES), CHUNK_REQUEST_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ async def create_leaderboard_server(config: LeaderboardConfig, database: Databas
         config.listen,
         [partial(add_LeaderboardServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        config.server_options(),
+        config.server_options(_REQUEST_BYTES),
     )
     server.on_drain(service.drain)
     return server

@@ -70,7 +70,9 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
                 tokens,
                 orchestrator.lease_tokens,
             ),
-            config.server_options(),
+            config.server_options(
+                {**job_service.REQUEST_BYTES, **pod_service.REQUEST_BYTES, **artifact_service.REQUEST_BYTES}
+            ),
         )
     except BaseException:
         await orchestrator.close()

@@ -20,11 +20,14 @@ from podracer_core.config import Seconds
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
+from podracer_core.rpc.binding import RequestBytes
 from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
-from podracer_policy.service import METHODS, PolicyService
+from podracer_policy.messages import most_bytes
+from podracer_policy.service import METHODS, SERVICE, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
 
 _TURN_S = 0.0001
@@ -55,11 +58,17 @@ class PolicyConfig(ServiceSettings):
 async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
     """A bound server of what is served."""
     service = PolicyService(policies, batcher)
+    act = partial(most_bytes, policies)
+    request_bytes: RequestBytes = {
+        f"{SERVICE}/Act": act,
+        f"{SERVICE}/ActStream": act,
+        f"{SERVICE}/LoadPolicy": CHUNK_REQUEST_BYTES,
+    }
     server = await create_aio_server(
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        config.server_options(),
+        config.server_options(request_bytes),
     )
     server.on_drain(service.drain)
     return server

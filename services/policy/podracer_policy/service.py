@@ -23,10 +23,10 @@ from podracer_policy.sources import received_policy
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
-_SERVICE = "/podracer.policy.v1.PolicyService"
+SERVICE = "/podracer.policy.v1.PolicyService"
 METHODS = {
-    **{f"{_SERVICE}/{name}": (Role.CLIENT, Role.CONTROL) for name in ("Act", "ActStream", "ListPolicies", "GetPolicy")},
-    **{f"{_SERVICE}/{name}": (Role.CONTROL,) for name in ("LoadPolicy", "UnloadPolicy")},
+    **{f"{SERVICE}/{name}": (Role.CLIENT, Role.CONTROL) for name in ("Act", "ActStream", "ListPolicies", "GetPolicy")},
+    **{f"{SERVICE}/{name}": (Role.CONTROL,) for name in ("LoadPolicy", "UnloadPolicy")},
 }
 """The roles of each method: a client that acts with a policy cannot exchange it."""
 

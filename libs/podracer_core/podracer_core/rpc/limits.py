@@ -1,7 +1,16 @@
 """The default time-outs and sizes of every server and channel."""
 
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""The largest message that either side sends or accepts."""
+"""The largest response, and the largest request with tensors."""
+
+CHUNK_REQUEST_BYTES = 2 * 1024 * 1024
+"""The largest request that carries a chunk of a file, or what a lease's holder or a control service has found out."""
+
+REQUEST_BYTES = 256 * 1024
+"""The largest request of any other method."""
+
+REQUEST_S = 5.0
+"""The time in which the request of a unary method has to arrive."""
 
 UNARY_TIMEOUT_S = 10.0
 """The default deadline of unary calls. Long polls set their own; streams have none."""
@@ -21,16 +30,18 @@ KEEPALIVE_TIMEOUT_S = 10.0
 MINIMUM_PING_INTERVAL_S = 5.0
 """A client that pings more often is disconnected; well under CLIENT_KEEPALIVE_S."""
 
+HANDSHAKE_S = 10.0
+"""A connection that has not begun to speak HTTP/2 within this time is closed."""
+
 SERVER_THREADS = 32
-"""The most concurrent calls of a server of threads (a stream holds its thread); one more gets RESOURCE_EXHAUSTED."""
+"""The most concurrent calls of a pod's server, each of which may hold a thread; one more gets RESOURCE_EXHAUSTED."""
 
 AIO_CONCURRENT_CALLS = 8192
 """The most concurrent calls of an asyncio server, including long polls of thousands of pods and watchers; one more gets
 RESOURCE_EXHAUSTED."""
 
 SPARE_CALLS = 4
-"""Further calls that a full server accepts, to refuse them with a time to wait, and to answer health checks. Beyond
-these gRPC itself refuses, without a hint."""
+"""Further threads of a pod's server, for sessions that begin or end."""
 
 PENDING_CALLS = 8192
 """Calls that have arrived and that the server's Python code has not accepted yet. At its default of 1,000 gRPC cancels

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from podracer_core.config import ByteSize, Seconds, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
-from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.binding import RequestBytes, ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.service.build import describe_build
@@ -50,9 +51,12 @@ class ServiceSettings:
     trace_dir: Path | None = None
     trace_size: ByteSize = 256 << 20
 
-    def server_options(self, concurrent_calls: int | None = None) -> ServerOptions:
+    def server_options(
+        self, request_bytes: RequestBytes = MappingProxyType({}), concurrent_calls: int | None = None
+    ) -> ServerOptions:
         """The options of this process's server. Raises InvalidInput if TLS is set and its files do not exist."""
         return ServerOptions(
+            request_bytes,
             concurrent_calls=concurrent_calls,
             allow_insecure=self.allow_insecure,
             tls=self._tls_folder(),

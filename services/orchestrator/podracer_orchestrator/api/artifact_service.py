@@ -30,6 +30,7 @@ from podracer_core.errors import (
     PodracerError,
 )
 from podracer_core.rpc import resource_names as names
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.rpc.tokens import Role
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
@@ -49,6 +50,7 @@ METHODS: Mapping[str, set[Role]] = {
     f"{SERVICE}{method.name}": {Role.CLIENT}
     for method in artifact_pb2.DESCRIPTOR.services_by_name["ArtifactService"].methods
 }
+REQUEST_BYTES = {f"{SERVICE}Upload": CHUNK_REQUEST_BYTES}
 MAX_UPLOAD_BYTES = MAX_DATA_BYTES
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = "content"
