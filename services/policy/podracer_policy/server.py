@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,9 @@ from podracer_core.serving import Batcher, ServedPolicies
 from podracer_policy.messages import most_bytes
 from podracer_policy.service import METHODS, SERVICE, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
+
+_TURNS = 2048
+"""Requests to act that wait together for one call of the network."""
 
 _TURN_S = 0.0001
 """How long another thread may run in Python while the loop waits: one loads a policy, and each of the twenty operations
@@ -68,7 +71,7 @@ async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, b
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        config.server_options(request_bytes),
+        replace(config.server_options(request_bytes), turns=_TURNS),
     )
     server.on_drain(service.drain)
     return server

@@ -14,9 +14,10 @@ from grpc_reflection.v1alpha import reflection
 
 from podracer_core.errors import PodracerError
 from podracer_core.rpc import limits
+from podracer_core.rpc.admission import Admission
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import CallLimit, Guard
+from podracer_core.rpc.guard import Guard
 from podracer_core.rpc.health import SERVICE, Health
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ async def create_aio_server(
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
-        interceptors=[Guard(authorizer, CallLimit(calls), options.most_bytes)], options=options.grpc_options()
+        interceptors=[Guard(authorizer, Admission(calls, options.turns), options.most_bytes)],
+        options=options.grpc_options(),
     )
     for register in services:
         register(server)

@@ -82,7 +82,7 @@ class Authorizer:
         return identity
 
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
-        token = _bearer_token(metadata)
+        token = bearer_token(metadata)
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
             lease_id, fence = self._lease_tokens.verify(token)
             return Identity(Role.LEASE, lease_id, fence)
@@ -93,7 +93,8 @@ class Authorizer:
         return Identity(role, projects=projects)
 
 
-def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token of a call. Raises Unauthenticated (NO_TOKEN)."""
     for key, value in metadata:
         if key == AUTHORIZATION and isinstance(value, str) and value.startswith(BEARER):
             return value[len(BEARER) :]

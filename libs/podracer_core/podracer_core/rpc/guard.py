@@ -16,11 +16,10 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import random
 import secrets
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import Any, Never, TypeAlias
 
 import grpc
@@ -28,7 +27,8 @@ from google.protobuf.message import DecodeError
 
 from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError
 from podracer_core.rpc import limits
-from podracer_core.rpc.auth import Authorizer, Identity, check_projects, set_caller
+from podracer_core.rpc.admission import Admission, Call
+from podracer_core.rpc.auth import Authorizer, Identity, bearer_token, check_projects, set_caller
 from podracer_core.rpc.health import CHECK
 from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.status import to_grpc_status
@@ -42,9 +42,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Guard(grpc.aio.ServerInterceptor):
     """Authorizes each call, bounds and checks its requests, and maps its errors."""
 
-    def __init__(self, authorizer: Authorizer, calls: CallLimit, request_bytes: Callable[[str], int]) -> None:
+    def __init__(self, authorizer: Authorizer, admission: Admission, request_bytes: Callable[[str], int]) -> None:
         """`request_bytes`: the largest request of a method."""
-        self._authorizer, self._calls, self._request_bytes = authorizer, calls, request_bytes
+        self._authorizer, self._admission, self._request_bytes = authorizer, admission, request_bytes
 
     async def intercept_service(
         self,
@@ -55,24 +55,35 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None or method == CHECK:
             return handler
         metadata = handler_call_details.invocation_metadata or ()
-        identity: Identity | None = None
-        refusal: Exception | None = None
+        caller: tuple[Identity, str] | Exception
         try:
-            identity = self._authorizer.authorize(method, metadata)
-        except Exception as error:  # noqa: BLE001 - mapped as what handlers raise
-            refusal = error
+            caller = self._authorizer.authorize(method, metadata), bearer_token(metadata)
+        except Exception as refusal:  # noqa: BLE001 - mapped as what handlers raise
+            caller = refusal
         respond, is_stream = _responding(handler), handler.response_streaming
+
+        async def serve(identity: Identity, call: Call, context: Context) -> Any:
+            set_caller(identity)
+            requests = Requests(context, handler, self._request_bytes(method), identity, call)
+            if handler.request_streaming:
+                return await respond(requests, context)
+            async with call.place():
+                raw = await requests.only()
+                if not is_stream:
+                    async with call.turn():
+                        return await respond(requests.parsed(raw), context)
+            return await respond(requests.parsed(raw), context)
 
         # Each call runs in its own task and context, so set_caller affects this call only.
         async def guarded(_requests: Any, context: Context) -> Any:
             try:
                 with observed_server_call(method, metadata, is_stream=is_stream):
-                    if identity is None:
-                        raise refusal or AssertionError
-                    with self._calls.one_call():
-                        set_caller(identity)
-                        requests = Requests(context, handler, self._request_bytes(method), identity)
-                        return await respond(requests if handler.request_streaming else await requests.only(), context)
+                    if isinstance(caller, Exception):
+                        raise caller
+                    identity, token = caller
+                    streams = is_stream or handler.request_streaming
+                    with self._admission.one_call(identity.role, token, is_stream=streams) as call:
+                        return await serve(identity, call, context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
@@ -84,35 +95,42 @@ class Guard(grpc.aio.ServerInterceptor):
 class Requests(AsyncIterator[Any]):
     """The requests of a call: measured, parsed, and limited to the caller's projects, one after the other."""
 
-    def __init__(self, context: Context, handler: Handler, most_bytes: int, identity: Identity) -> None:
-        self._context, self._most_bytes, self._identity = context, most_bytes, identity
+    def __init__(self, context: Context, handler: Handler, most_bytes: int, identity: Identity, call: Call) -> None:
+        self._context, self._most_bytes, self._identity, self._call = context, most_bytes, identity, call
         self._parse = handler.request_deserializer
 
-    async def only(self) -> Any:
-        """The one request of a unary method."""
+    async def only(self) -> bytes:
+        """The one request of a unary method, not parsed yet. Raises as `__anext__`, and DeadlineExpired."""
         try:
             async with asyncio.timeout(limits.REQUEST_S):
-                return await anext(self)
+                return await self._read()
         except TimeoutError:
             raise DeadlineExpired(f"the request has not arrived within {limits.REQUEST_S:g} s") from None
         except StopAsyncIteration:
             raise InvalidInput("the call has no request", reason="NO_REQUEST") from None
 
-    async def __anext__(self) -> Any:
-        """Raises Exhausted for a request that is too large, InvalidInput for one that is no message, PermissionRefused
-        for one about other projects."""
-        raw = await self._context.read()
-        if raw is grpc.aio.EOF:
-            raise StopAsyncIteration
-        if len(raw) > self._most_bytes:
-            problem = f"the request has {len(raw)} bytes, larger than max {self._most_bytes} of this method"
-            raise Exhausted(problem, reason="REQUEST_TOO_LARGE")
+    def parsed(self, raw: bytes) -> Any:
+        """A request. Raises InvalidInput for one that is no message, PermissionRefused for one about other projects."""
         try:
             request = self._parse(raw) if self._parse else raw
         except DecodeError as error:
             raise InvalidInput("the request is not a message of this method", reason="INVALID_MESSAGE") from error
         check_projects(self._identity, request)
         return request
+
+    async def __anext__(self) -> Any:
+        """Raises as `parsed`, and Exhausted for a request that is too large."""
+        return self.parsed(await self._read())
+
+    async def _read(self) -> bytes:
+        raw: Any = await self._context.read()
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        if len(raw) > self._most_bytes:
+            problem = f"the request has {len(raw)} bytes, larger than max {self._most_bytes} of this method"
+            raise Exhausted(problem, reason="REQUEST_TOO_LARGE")
+        self._call.hold(len(raw))
+        return bytes(raw)
 
 
 class _ThreadContext:
@@ -186,29 +204,3 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
     error_id = secrets.token_hex(4)
     logger.error("unexpected error %s in %s", error_id, method, exc_info=error)
     return PodracerError(f"internal error {error_id}; the server's log has the details", error_id=error_id)
-
-
-class CallLimit:
-    """Limits the concurrent calls of a server; a stream counts while it is open."""
-
-    def __init__(self, calls: int) -> None:
-        self._calls = calls
-        self._in_progress = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Count a call. Raises Exhausted at the limit, with the seconds after which to retry, random by caller."""
-        with self._lock:
-            if self._in_progress >= self._calls:
-                raise Exhausted(
-                    f"the server is at its limit of {self._calls} concurrent calls",
-                    reason="OVERLOADED",
-                    retry_after_s=round(random.uniform(*limits.OVERLOADED_RETRY_S), 3),  # noqa: S311 - no secret
-                )
-            self._in_progress += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_progress -= 1

@@ -40,6 +40,22 @@ AIO_CONCURRENT_CALLS = 8192
 """The most concurrent calls of an asyncio server, including long polls of thousands of pods and watchers; one more gets
 RESOURCE_EXHAUSTED."""
 
+TURNS = 32
+"""The most unary calls of clients that a server works on at once; further ones wait. A token has half of them."""
+
+LEASE_CALLS = 32
+"""The most concurrent calls of a lease's holder."""
+
+TOKEN_BYTES = 128 * 1024 * 1024
+"""The most bytes of requests that a client's token has in flight."""
+
+CONNECTION_AGE_S = 1800.0, 600.0
+"""The age at which a connection to a control service takes no new calls, and how long its open streams have then."""
+
+CONNECTION_STREAMS = 4096
+"""The most concurrent calls of a connection. gRPC resets further ones, rather than letting them wait: no client is to
+come near."""
+
 SPARE_CALLS = 4
 """Further threads of a pod's server, for sessions that begin or end."""
 

@@ -11,6 +11,7 @@ import contextlib
 import queue
 import threading
 import traceback
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -32,7 +33,7 @@ class Outbox(Generic[Message]):
 
     def __init__(self) -> None:
         self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()  # one at most, which its waker takes out
 
     def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
         """`on_taken` is called where the messages are iterated, when the peer has room for the message."""
@@ -59,16 +60,17 @@ class Outbox(Generic[Message]):
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._message(self._entries.get_nowait(), StopAsyncIteration)
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
             if self._entries.empty():
                 await waiter
+            self._waiters.clear()
 
     def _put(self, entry: tuple[Message, Callable[[], None]] | _End) -> None:
         self._entries.put(entry)
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+        with contextlib.suppress(IndexError, RuntimeError):  # nobody waits, or the loop has ended
+            waiter = self._waiters.pop()
+            waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
     def _message(
         self, entry: tuple[Message, Callable[[], None]] | _End, end: type[StopIteration | StopAsyncIteration]
@@ -100,7 +102,7 @@ class StreamCall(Generic[Message, Item]):
         """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an item has arrived
         and when the stream is over, so that a caller can wait for several streams at once."""
         self._outbox: Outbox[Message] = Outbox()
-        self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
+        self._items: queue.Queue[Item | _End] = queue.Queue()  # no SimpleQueue: see WorkQueue
         self._next: Item | _End | None = None
         self._decode, self._arrived = decode, arrived
         self._call = method(iter(self._outbox))

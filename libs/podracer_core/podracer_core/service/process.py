@@ -6,13 +6,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from podracer_core.config import ByteSize, Seconds, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
+from podracer_core.rpc import limits
 from podracer_core.rpc.binding import RequestBytes, ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
@@ -88,6 +89,13 @@ class ControlSettings(ServiceSettings):
     database: str
     database_term: Seconds = 15.0
     instance: str = ""
+
+    def server_options(
+        self, request_bytes: RequestBytes = MappingProxyType({}), concurrent_calls: int | None = None
+    ) -> ServerOptions:
+        """See ServiceSettings; connections have an age."""
+        options = super().server_options(request_bytes, concurrent_calls)
+        return replace(options, connection_age_s=limits.CONNECTION_AGE_S)
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)

@@ -1,0 +1,107 @@
+"""How a server is shared by its callers, so that none keeps the others waiting.
+
+    holders of leases   limited for each lease alone: renewals, commits and completions always find room
+    pods, control       limited by the server's calls
+    clients             all together three quarters of the server's calls, each token a quarter, half of it streams.
+                        Unary calls take turns: a token has a few at a time, so that one with a thousand waiting
+                        calls delays another one's by a few only
+
+A call counts from before its request is read until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+
+from podracer_core.errors import Exhausted
+from podracer_core.rpc import limits
+from podracer_core.rpc.tokens import Role
+
+
+class Call:
+    """A call in progress, of a caller with `role`."""
+
+    def __init__(self, role: Role, caller: _Caller, turns: asyncio.Semaphore) -> None:
+        self._is_client, self._caller, self._turns = role is Role.CLIENT, caller, turns
+        self._bytes = 0
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """One of the caller's places: wait for it before the request is read."""
+        return self._caller.places if self._is_client else nullcontext()
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """One of the server's turns: wait for it before the request is parsed."""
+        return self._turns if self._is_client else nullcontext()
+
+    def hold(self, size_bytes: int) -> None:
+        """The call's latest request has this size. Raises Exhausted if the caller has too many bytes in flight."""
+        self._caller.size_bytes += size_bytes - self._bytes
+        self._bytes = size_bytes
+        if self._is_client and self._caller.size_bytes > limits.TOKEN_BYTES:
+            raise _overloaded(f"this token has more than {limits.TOKEN_BYTES} bytes in flight")
+
+    def end(self) -> None:
+        """The call is over."""
+        self._caller.size_bytes -= self._bytes
+
+
+class Admission:
+    """Counts calls, streams and bytes, of the server and of each token."""
+
+    def __init__(self, calls: int, turns: int) -> None:
+        self._calls, self._turns, self._places = calls, asyncio.Semaphore(turns), max(turns // 2, 1)
+        self._all, self._clients = _Count(calls, "the server"), _Count(max(calls * 3 // 4, 1), "the server")
+        self._callers: dict[Hashable, _Caller] = {}
+
+    @contextmanager
+    def one_call(self, role: Role, token: Hashable, *, is_stream: bool) -> Iterator[Call]:
+        """Count a call. Raises Exhausted at a limit, with the seconds after which to retry, random by caller."""
+        caller = self._callers.get(token) or _Caller(self._calls, self._places)
+        counts = [self._all]
+        if role is Role.LEASE:
+            counts = [caller.lease]
+        elif role is Role.CLIENT:
+            counts += [self._clients, caller.calls, *([caller.streams] if is_stream else [])]
+        for count in counts:
+            count.require_room()
+        for count in (caller.open, *counts):
+            count.now += 1
+        self._callers[token] = caller
+        call = Call(role, caller, self._turns)
+        try:
+            yield call
+        finally:
+            call.end()
+            for count in (caller.open, *counts):
+                count.now -= 1
+            if not caller.open.now:
+                del self._callers[token]
+
+
+class _Count:
+    def __init__(self, most: int, whose: str, what: str = "calls") -> None:
+        self.now, self._most, self._what = 0, most, f"{whose} is at its limit of {most} concurrent {what}"
+
+    def require_room(self) -> None:
+        if self.now >= self._most:
+            raise _overloaded(self._what)
+
+
+class _Caller:
+    """What a token has in flight."""
+
+    def __init__(self, calls: int, places: int) -> None:
+        most = max(calls // 4, 1)
+        self.open = _Count(calls, "this token")
+        self.lease = _Count(limits.LEASE_CALLS, "this lease")
+        self.calls, self.streams = _Count(most, "this token"), _Count(max(most // 2, 1), "this token", "streams")
+        self.places = asyncio.Semaphore(places)
+        self.size_bytes = 0
+
+
+def _overloaded(problem: str) -> Exhausted:
+    wait_s = round(random.uniform(*limits.OVERLOADED_RETRY_S), 3)  # noqa: S311 - no secret
+    return Exhausted(problem, reason="OVERLOADED", retry_after_s=wait_s)
