@@ -22,7 +22,7 @@ from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import RequestBytes
 from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
@@ -30,8 +30,8 @@ from podracer_policy.messages import most_bytes
 from podracer_policy.service import METHODS, SERVICE, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
 
-_TURNS = 2048
-"""Requests to act that wait together for one call of the network."""
+_PLACES = 1024
+"""Of a token: requests to act wait together for one call of the network."""
 
 _TURN_S = 0.0001
 """How long another thread may run in Python while the loop waits: one loads a policy, and each of the twenty operations
@@ -71,7 +71,7 @@ async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, b
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
         Authorizer(METHODS, TokenFiles(config.tokens)),
-        replace(config.server_options(request_bytes), turns=_TURNS),
+        replace(config.server_options(request_bytes), places=_PLACES, large_bytes=MESSAGE_BYTES),
     )
     server.on_drain(service.drain)
     return server

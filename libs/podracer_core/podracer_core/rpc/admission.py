@@ -3,8 +3,8 @@
     holders of leases   limited for each lease alone: renewals, commits and completions always find room
     pods, control       limited by the server's calls
     clients             all together three quarters of the server's calls, each token a quarter, half of it streams.
-                        Unary calls take turns: a token has a few at a time, so that one with a thousand waiting
-                        calls delays another one's by a few only
+                        A token has a few places for unary calls; its further ones wait. Large requests, which take
+                        long in the event loop, take turns: one of a token, and one of the server at a time
 
 A call counts from before its request is read until it ends.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Hashable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
 from podracer_core.errors import Exhausted
 from podracer_core.rpc import limits
@@ -24,17 +24,23 @@ from podracer_core.rpc.tokens import Role
 class Call:
     """A call in progress, of a caller with `role`."""
 
-    def __init__(self, role: Role, caller: _Caller, turns: asyncio.Semaphore) -> None:
-        self._is_client, self._caller, self._turns = role is Role.CLIENT, caller, turns
+    def __init__(self, role: Role, caller: _Caller, large: asyncio.Semaphore, large_bytes: int) -> None:
+        self._is_client, self._caller = role is Role.CLIENT, caller
+        self._large, self._large_bytes = large, large_bytes
         self._bytes = 0
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """One of the caller's places: wait for it before the request is read."""
         return self._caller.places if self._is_client else nullcontext()
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
-        """One of the server's turns: wait for it before the request is parsed."""
-        return self._turns if self._is_client else nullcontext()
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for it before a request that has been read is parsed."""
+        if not self._is_client or self._bytes < self._large_bytes:
+            yield
+            return
+        async with self._caller.large, self._large:
+            yield
 
     def hold(self, size_bytes: int) -> None:
         """The call's latest request has this size. Raises Exhausted if the caller has too many bytes in flight."""
@@ -51,8 +57,10 @@ class Call:
 class Admission:
     """Counts calls, streams and bytes, of the server and of each token."""
 
-    def __init__(self, calls: int, turns: int) -> None:
-        self._calls, self._turns, self._places = calls, asyncio.Semaphore(turns), max(turns // 2, 1)
+    def __init__(self, calls: int, places: int = limits.PLACES, large_bytes: int = limits.LARGE_BYTES) -> None:
+        """`places`: of a token; `large_bytes`: from this size on a request is large."""
+        self._calls, self._places = calls, places
+        self._large, self._large_bytes = asyncio.Semaphore(1), large_bytes
         self._all, self._clients = _Count(calls, "the server"), _Count(max(calls * 3 // 4, 1), "the server")
         self._callers: dict[Hashable, _Caller] = {}
 
@@ -70,7 +78,7 @@ class Admission:
         for count in (caller.open, *counts):
             count.now += 1
         self._callers[token] = caller
-        call = Call(role, caller, self._turns)
+        call = Call(role, caller, self._large, self._large_bytes)
         try:
             yield call
         finally:
@@ -98,7 +106,7 @@ class _Caller:
         self.open = _Count(calls, "this token")
         self.lease = _Count(limits.LEASE_CALLS, "this lease")
         self.calls, self.streams = _Count(most, "this token"), _Count(max(most // 2, 1), "this token", "streams")
-        self.places = asyncio.Semaphore(places)
+        self.places, self.large = asyncio.Semaphore(places), asyncio.Semaphore(1)
         self.size_bytes = 0
 
 

@@ -93,7 +93,7 @@ async def create_aio_server(
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
-        interceptors=[Guard(authorizer, Admission(calls, options.turns), options.most_bytes)],
+        interceptors=[Guard(authorizer, Admission(calls, options.places, options.large_bytes), options.most_bytes)],
         options=options.grpc_options(),
     )
     for register in services:

@@ -27,16 +27,22 @@ RequestBytes: TypeAlias = Mapping[str, int | Callable[[], int]]
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """`request_bytes`: the largest request of each method that takes more than limits.REQUEST_BYTES; a function tells
-    it anew for each call. `concurrent_calls` None: the default of the kind of server. `turns`: unary calls of clients
-    that are worked on at once (admission.py). `connection_age_s`: after so many seconds a connection takes no new
-    calls, and so many later it is closed. `allow_insecure`: listen beyond
-    this machine without `tls`. Unix sockets have no TLS: only this user can open them. `health`: the address of a
-    second port for health alone (health.py); "": none."""
+    """
+    request_bytes       the largest request of each method that takes more than limits.REQUEST_BYTES; a function tells
+                        it anew for each call
+    concurrent_calls    None: the default of the kind of server
+    places, large_bytes see admission.py
+    connection_streams  the most calls of a connection; gRPC resets further ones
+    connection_age_s    after so many seconds a connection takes no new calls, and so many later it is closed
+    allow_insecure      listen beyond this machine without `tls`; unix sockets have no TLS: only this user can open them
+    health              address of a second port for health alone (health.py); "": none
+    """
 
     request_bytes: RequestBytes = field(default_factory=dict)
     concurrent_calls: int | None = None
-    turns: int = limits.TURNS
+    places: int = limits.PLACES
+    large_bytes: int = limits.LARGE_BYTES
+    connection_streams: int = limits.CONNECTION_STREAMS
     connection_age_s: tuple[float, float] | None = None
     allow_insecure: bool = False
     tls: TlsFolder | None = None
@@ -63,7 +69,7 @@ class ServerOptions:
             ("grpc.max_receive_message_length", max(fixed, default=limits.REQUEST_BYTES)),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # a compressed request would grow before it is measured
             ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
-            ("grpc.max_concurrent_streams", limits.CONNECTION_STREAMS),
+            ("grpc.max_concurrent_streams", self.connection_streams),
             ("grpc.keepalive_time_ms", int(limits.SERVER_KEEPALIVE_S * 1000)),
             ("grpc.keepalive_timeout_ms", int(limits.KEEPALIVE_TIMEOUT_S * 1000)),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", int(limits.MINIMUM_PING_INTERVAL_S * 1000)),

@@ -40,8 +40,11 @@ AIO_CONCURRENT_CALLS = 8192
 """The most concurrent calls of an asyncio server, including long polls of thousands of pods and watchers; one more gets
 RESOURCE_EXHAUSTED."""
 
-TURNS = 32
-"""The most unary calls of clients that a server works on at once; further ones wait. A token has half of them."""
+PLACES = 16
+"""The most unary calls of a client's token that a server works on at once; further ones wait."""
+
+LARGE_BYTES = 16 * 1024
+"""From this size on, requests of clients are worked on one at a time."""
 
 LEASE_CALLS = 32
 """The most concurrent calls of a lease's holder."""
@@ -51,6 +54,9 @@ TOKEN_BYTES = 128 * 1024 * 1024
 
 CONNECTION_AGE_S = 1800.0, 600.0
 """The age at which a connection to a control service takes no new calls, and how long its open streams have then."""
+
+CONTROL_STREAMS = 512
+"""CONNECTION_STREAMS of a control service."""
 
 CONNECTION_STREAMS = 4096
 """The most concurrent calls of a connection. gRPC resets further ones, rather than letting them wait: no client is to

@@ -93,9 +93,12 @@ class ControlSettings(ServiceSettings):
     def server_options(
         self, request_bytes: RequestBytes = MappingProxyType({}), concurrent_calls: int | None = None
     ) -> ServerOptions:
-        """See ServiceSettings; connections have an age."""
-        options = super().server_options(request_bytes, concurrent_calls)
-        return replace(options, connection_age_s=limits.CONNECTION_AGE_S)
+        """See ServiceSettings; a connection has an age, and fewer calls."""
+        return replace(
+            super().server_options(request_bytes, concurrent_calls),
+            connection_age_s=limits.CONNECTION_AGE_S,
+            connection_streams=limits.CONTROL_STREAMS,
+        )
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
