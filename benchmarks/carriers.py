@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,7 @@ from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.carriers.slots import SlotReader, SlotWriter
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.guard import Context
 from podracer_core.rpc.server import create_server
 from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.streams import StreamCall
@@ -298,10 +299,10 @@ class SendingService(worker_service_pb2_grpc.WorkerServiceServicer):
     def __init__(self, work: WorkQueue, folder: SharedFolder) -> None:
         self._make_session, self._sessions = partial(SendingSession, work, folder), SessionSlots(2)
 
-    def Collect(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[CollectRequest], context: grpc.ServicerContext
-    ) -> Iterator[CollectResponse]:
-        return self._sessions.serve(self._make_session, request_iterator, context)
+    async def Collect(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+        self, request_iterator: AsyncIterator[CollectRequest], context: Context
+    ) -> None:
+        await self._sessions.serve(self._make_session, request_iterator, context)
 
 
 def serve(address: str, folder: Path) -> None:

@@ -3,6 +3,7 @@ often it is called."""
 
 from __future__ import annotations
 
+import inspect
 import mmap
 import runpy
 import struct
@@ -47,11 +48,16 @@ def main() -> None:
 
 
 def _counted(call: Callable[..., Any], count: Callable[..., None]) -> Callable[..., Any]:
-    def counted(*arguments: Any) -> Any:
+    async def counted(*arguments: Any) -> Any:
         count()
-        return call(*arguments)
+        return await call(*arguments)
 
-    return counted
+    async def counted_stream(*arguments: Any) -> Any:
+        count()
+        async for response in call(*arguments):
+            yield response
+
+    return counted if inspect.iscoroutinefunction(call) else counted_stream
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The evaluator's process and its rpc methods: gRPC serves in threads beside the main thread, which computes."""
+"""The evaluator's process and its rpc methods: gRPC serves beside the main thread, which computes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +19,10 @@ from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer, methods_of
+from podracer_core.rpc.guard import Context
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.sessions import SessionSlots
+from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
@@ -31,6 +33,9 @@ from podracer_core.telemetry.metrics import EPISODES, EVALUATION
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
 
+_REQUEST_BYTES = dict.fromkeys(methods_of("evaluator"), CHUNK_REQUEST_BYTES) | {
+    "/podracer.evaluator.v1.EvaluatorService/Evaluate": MESSAGE_BYTES
+}
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
@@ -57,7 +62,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
         Authorizer(methods_of("evaluator"), TokenFiles(config.tokens)),
-        config.server_options(),
+        config.server_options(_REQUEST_BYTES),
     )
     server.on_drain(service.drain)
     return server
@@ -95,13 +100,15 @@ class EvaluatorService(evaluator_service_pb2_grpc.EvaluatorServiceServicer):
         self._slots = SessionSlots(config.max_sessions)
         self._episodes = EpisodeCounter()
 
-    def Evaluate(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[evaluator_service_pb2.EvaluateRequest], context: grpc.ServicerContext
-    ) -> Iterator[evaluator_service_pb2.EvaluateResponse]:
-        from podracer_evaluator.session import EvaluateSession
+    async def Evaluate(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+        self, request_iterator: AsyncIterator[evaluator_service_pb2.EvaluateRequest], context: Context
+    ) -> None:
+        def make_session() -> Session:
+            from podracer_evaluator.session import EvaluateSession
 
-        make_session = partial(EvaluateSession, self._work, self._episodes.add, self._cache, self._folder)
-        return self._slots.serve(make_session, request_iterator, context)
+            return EvaluateSession(self._work, self._episodes.add, self._cache, self._folder)
+
+        await self._slots.serve(make_session, request_iterator, context)
 
     def EvaluateCheckpoint(  # noqa: N802 - the name in the contract
         self, request: evaluator_service_pb2.EvaluateCheckpointRequest, context: grpc.ServicerContext

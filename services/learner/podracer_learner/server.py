@@ -1,10 +1,10 @@
-"""The learner's process and its rpc methods: gRPC serves in threads beside the main thread, which leases and trains."""
+"""The learner's process and its rpc methods: gRPC serves beside the main thread, which leases and trains."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 import grpc
@@ -18,7 +18,8 @@ from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.backoff import Backoff
-from podracer_core.rpc.limits import SERVER_THREADS
+from podracer_core.rpc.guard import Context
+from podracer_core.rpc.limits import MESSAGE_BYTES, SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.build import own_build
@@ -46,7 +47,9 @@ def create_learner_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
         Authorizer(methods_of("learner"), TokenFiles(config.tokens)),
-        config.server_options(SERVER_THREADS + MAX_STREAMS),
+        config.server_options(
+            {"/podracer.learner.v1.LearnerService/Fuse": MESSAGE_BYTES}, SERVER_THREADS + MAX_STREAMS
+        ),
     )
     server.on_drain(followers.drain)
     return server
@@ -167,10 +170,10 @@ class LearnerService(learner_service_pb2_grpc.LearnerServiceServicer):
         for chunk in chunks:
             yield learner_service_pb2.FetchPolicyResponse(chunk=chunk)
 
-    def Fuse(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[learner_service_pb2.FuseRequest], context: grpc.ServicerContext
-    ) -> Iterator[learner_service_pb2.FuseResponse]:
-        return self._followers.serve(request_iterator, context)
+    async def Fuse(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+        self, request_iterator: AsyncIterator[learner_service_pb2.FuseRequest], context: Context
+    ) -> None:
+        await self._followers.serve(request_iterator, context)
 
     def Checkpoint(  # noqa: N802 - the name in the contract
         self, request: learner_service_pb2.CheckpointRequest, context: grpc.ServicerContext

@@ -66,7 +66,9 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
                 partial(add_ArtifactServiceServicer_to_server, artifact_servicer),
             ],
             Authorizer(methods_of("orchestrator"), tokens, orchestrator.lease_tokens),
-            config.server_options(),
+            config.server_options(
+                {**job_service.REQUEST_BYTES, **pod_service.REQUEST_BYTES, **artifact_service.REQUEST_BYTES}
+            ),
         )
     except BaseException:
         await orchestrator.close()

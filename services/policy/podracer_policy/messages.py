@@ -15,6 +15,7 @@ from podracer_core.carriers.inline import decode_tensor, encode_tensor
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.catalogue.observations import WHOLE, flat_rows, parts_of
 from podracer_core.errors import InvalidInput, PreconditionFailed
+from podracer_core.rpc import limits
 from podracer_core.serving import ServedPolicies, ServedPolicy
 
 MAX_ROWS = 1024
@@ -22,6 +23,12 @@ MAX_ROWS = 1024
 
 _CONVERTED = {torch.float32: (torch.float64,), torch.float64: (torch.int64,)}
 _PART = {"observations": "observation", "action_masks": "mask"}
+
+
+def most_bytes(policies: ServedPolicies) -> int:
+    """The largest request to act: MAX_ROWS of the largest observation, as doubles, with their masks."""
+    rows = [8 * math.prod(policy.observation_shape) + sum(policy.mask_parts) for policy in policies.present()]
+    return min(MAX_ROWS * max(rows, default=0) + limits.REQUEST_BYTES, limits.MESSAGE_BYTES)
 
 
 def observations_of(request: pb.ActRequest, policy: ServedPolicy) -> tuple[Tensor, bool]:

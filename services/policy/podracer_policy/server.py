@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +20,18 @@ from podracer_core.config import Seconds
 from podracer_core.errors import InvalidInput
 from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer, methods_of
+from podracer_core.rpc.binding import RequestBytes
 from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
-from podracer_policy.service import PolicyService
+from podracer_policy.messages import most_bytes
+from podracer_policy.service import SERVICE, PolicyService
 from podracer_policy.sources import Alias, Follower, parse_sources
+
+_PLACES = 1024
+"""Of a token: requests to act wait together for one call of the network."""
 
 _TURN_S = 0.0001
 """How long another thread may run in Python while the loop waits: one loads a policy, and each of the twenty operations
@@ -55,11 +61,17 @@ class PolicyConfig(ServiceSettings):
 async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
     """A bound server of what is served."""
     service = PolicyService(policies, batcher)
+    act = partial(most_bytes, policies)
+    request_bytes: RequestBytes = {
+        f"{SERVICE}/Act": act,
+        f"{SERVICE}/ActStream": act,
+        f"{SERVICE}/LoadPolicy": CHUNK_REQUEST_BYTES,
+    }
     server = await create_aio_server(
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
         Authorizer(methods_of("policy"), TokenFiles(config.tokens)),
-        config.server_options(),
+        replace(config.server_options(request_bytes), places=_PLACES, large_bytes=MESSAGE_BYTES),
     )
     server.on_drain(service.drain)
     return server

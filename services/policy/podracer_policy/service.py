@@ -22,6 +22,7 @@ from podracer_policy.sources import received_policy
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
+SERVICE = "/podracer.policy.v1.PolicyService"
 _IN_FLIGHT = 64
 """Requests of one stream that are not answered yet; further ones are not read."""
 

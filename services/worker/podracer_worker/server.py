@@ -1,11 +1,11 @@
-"""The worker's process and its rpc methods: gRPC serves in threads beside the main thread, which collects."""
+"""The worker's process and its rpc methods: gRPC serves beside the main thread, which collects."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,13 +18,20 @@ from podracer_core.attachments.transfer import FileReceiver
 from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.rpc.auth import Authorizer, methods_of
+from podracer_core.rpc.guard import Context
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.server import RpcServer, create_server
-from podracer_core.rpc.sessions import SessionSlots
+from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
+
+_REQUEST_BYTES = {
+    "/podracer.worker.v1.WorkerService/Collect": MESSAGE_BYTES,
+    "/podracer.worker.v1.WorkerService/PutFile": CHUNK_REQUEST_BYTES,
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
         Authorizer(methods_of("worker"), TokenFiles(config.tokens)),
-        config.server_options(),
+        config.server_options(_REQUEST_BYTES),
     )
     server.on_drain(service.drain)
     return server
@@ -75,7 +82,7 @@ def serve(config: WorkerConfig) -> int:
 
 
 class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
-    """Sessions run in the threads of their calls; their computation runs in `work`."""
+    """The sessions' computation runs in `work`."""
 
     def __init__(self, work: WorkQueue, max_sessions: int, device: str, cache: FileCache, folder: SharedFolder) -> None:
         """`device`: the default device of sessions; `cache`: the files of users' environments; `folder`: for shared
@@ -85,13 +92,15 @@ class WorkerService(worker_service_pb2_grpc.WorkerServiceServicer):
         self._slots = SessionSlots(max_sessions)
         self._meter = StepMeter()
 
-    def Collect(  # noqa: N802 - the name in the contract
-        self, request_iterator: Iterator[worker_service_pb2.CollectRequest], context: grpc.ServicerContext
-    ) -> Iterator[worker_service_pb2.CollectResponse]:
-        from podracer_worker.session import CollectSession  # late: it imports torch
+    async def Collect(  # type: ignore[override]  # noqa: N802 - it writes its responses itself
+        self, request_iterator: AsyncIterator[worker_service_pb2.CollectRequest], context: Context
+    ) -> None:
+        def make_session() -> Session:
+            from podracer_worker.session import CollectSession  # late: it imports torch
 
-        make_session = partial(CollectSession, self._work, self._meter.add, self._device, self._cache, self._folder)
-        return self._slots.serve(make_session, request_iterator, context)
+            return CollectSession(self._work, self._meter.add, self._device, self._cache, self._folder)
+
+        await self._slots.serve(make_session, request_iterator, context)
 
     def PutFile(  # noqa: N802 - the name in the contract
         self, request_iterator: Iterator[worker_service_pb2.PutFileRequest], context: grpc.ServicerContext

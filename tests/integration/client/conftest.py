@@ -176,16 +176,32 @@ def control_plane() -> ControlPlane:
     return ControlPlane()
 
 
-def start_server(control_plane: ControlPlane, tokens: Path, tls: TlsFolder | None = None) -> RpcServer:
+def start_server(
+    control_plane: ControlPlane,
+    tokens: Path,
+    tls: TlsFolder | None = None,
+    age_s: tuple[float, float] | None = None,
+) -> RpcServer:
     """A server that is orchestrator and leaderboard in one."""
     services = [
         partial(job_service_pb2_grpc.add_JobServiceServicer_to_server, control_plane),
         partial(artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server, control_plane),
         partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane),
     ]
-    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), ServerOptions(tls=tls))
+    options = ServerOptions(tls=tls, connection_age_s=age_s)
+    server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), options)
     server.start()
     return server
+
+
+@pytest.fixture
+def short_lived(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Client]:
+    """A client whose connections end after a few tenths of a second."""
+    token = create_tokens(tmp_path / "tokens")[Role.CLIENT]
+    server = start_server(control_plane, tmp_path / "tokens", age_s=(0.2, 0.2))
+    with Client(Connection(server.address, server.address, FileToken(token))) as client:
+        yield client
+    server.drain(0)
 
 
 @pytest.fixture

@@ -41,6 +41,16 @@ def test_submit_wait_leaderboard_download(client: Client, control_plane: Control
     assert (tmp_path / "best" / "actor.safetensors").stat().st_size == 1 << 20
 
 
+def test_a_watch_outlives_its_connections(short_lived: Client, control_plane: ControlPlane) -> None:
+    job, updates = short_lived.submit(parse_job(JOB)), []
+    for update in job.watch():
+        updates.append(update)
+        if len(updates) == 3:  # one for each connection, as nothing else has happened
+            control_plane.news.put(finish(job_pb2.JOB_STATE_SUCCEEDED))
+    assert updates[-1].ended
+    assert len(updates) >= 4
+
+
 def test_a_request_id_makes_submitting_repeatable(client: Client, control_plane: ControlPlane) -> None:
     for _ in range(2):
         client.submit(parse_job(JOB))

@@ -317,7 +317,7 @@ def test_a_lead_that_is_gone_is_looked_for_and_left(lab: Lab) -> None:
     lead, follower = lab.lead(1), lab.follower(1, lost_s=0.5)
     with lab.desk.serving(lead):
         follower.join()
-        lab.server._server.stop(None).wait()  # as if it were killed, without notice
+        lab.server._loop.do(lab.server._server._server.stop(None))  # as if it were killed, without notice
         with pytest.raises(Unavailable, match="the lead has not answered for 0 s") as raised:
             follower.exchange(make_contribution(1))
     assert raised.value.reason == "LEAD_LOST"

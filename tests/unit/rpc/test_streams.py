@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Iterator
@@ -65,6 +66,17 @@ class TestOutbox:
         outbox: Outbox[int] = Outbox()
         threading.Timer(0.05, outbox.close).start()
         assert list(outbox) == []
+
+    async def test_a_coroutine_misses_nothing_that_threads_put(self) -> None:
+        outbox: Outbox[int] = Outbox()
+        puts = [asyncio.to_thread(lambda: [outbox.put(number) for number in range(2000)]) for _ in range(3)]
+        putting = asyncio.gather(*puts)
+        putting.add_done_callback(lambda _: outbox.close())
+        taken = [number async for number in outbox]
+        assert sorted(taken) == sorted([*range(2000)] * 3)
+        outbox.fail(InvalidInput("bad"))
+        with pytest.raises(InvalidInput):
+            await anext(outbox)
 
 
 class TestStreamCall:

@@ -15,6 +15,7 @@ from podracer_client.jobs.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
 from podracer_client.servers.lookup import find_connection
 from podracer_client.servers.stubs import PAGE_SIZE, Servers, pages
+from podracer_core.errors import Unavailable
 
 if TYPE_CHECKING:
     from podracer_core.jobs.spec import JobSpec
@@ -125,11 +126,16 @@ class Client(Servers):
 
     def watch_leaderboard(self, name: str) -> Iterator[leaderboard_service_pb2.Leaderboard]:
         """Yield the ranking at each change. Raises Unavailable if the server becomes unreachable."""
-        request = leaderboard_service_pb2.WatchLeaderboardRequest(
-            name=name, after_revision=self.leaderboard(name).revision
-        )
-        for response in self.leaderboard_service.WatchLeaderboard(request):
-            yield response.leaderboard
+        revision = self.leaderboard(name).revision
+        while True:
+            request = leaderboard_service_pb2.WatchLeaderboardRequest(name=name, after_revision=revision)
+            try:
+                for response in self.leaderboard_service.WatchLeaderboard(request):
+                    revision = response.leaderboard.revision
+                    yield response.leaderboard
+                return
+            except Unavailable:
+                self.leaderboard(name)  # still there: only the connection has reached its age
 
     def agents(self, leaderboard: str) -> list[leaderboard_service_pb2.Agent]:
         """Every agent of a leaderboard, ranked or not, oldest first."""

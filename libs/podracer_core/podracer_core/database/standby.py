@@ -8,7 +8,7 @@ import logging
 from podracer_core.database import TERM_S, Database, open_database
 from podracer_core.database.tenure import NOT_ACTIVE
 from podracer_core.errors import Unavailable
-from podracer_core.rpc.health import AioHealth
+from podracer_core.rpc.health import Health
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ async def wait_for_database(
 ) -> Database:
     """Wait until no other process is the active one, then `open_database`. While it waits, the health port answers at
     the address `health`. Raises the errors of the first `open_database`, except NOT_ACTIVE."""
-    standing_by: AioHealth | None = None
+    standing_by: Health | None = None
     try:
         while True:
             try:
@@ -31,9 +31,9 @@ async def wait_for_database(
                     raise
                 if standing_by is None:
                     logger.info("standing by: %s", error.message)
-                    standing_by = AioHealth((), health)
+                    standing_by = Health((), health)
                     await standing_by.open()
-                    await standing_by.set_ready(True)
+                    standing_by.set_ready(True)
             await asyncio.sleep(EVERY_S)
     finally:
         if standing_by is not None:

@@ -1,4 +1,4 @@
-"""Asyncio servers (`grpc.aio.server`): orchestrator, leaderboard, policy server."""
+"""Servers (`grpc.aio.server`). Those of the pods run in a thread (server.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from podracer_core.errors import PodracerError
 from podracer_core.rpc import limits
+from podracer_core.rpc.admission import Admission
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import AioGuard, CallLimit
-from podracer_core.rpc.health import AioHealth
+from podracer_core.rpc.guard import Guard
+from podracer_core.rpc.health import SERVICE, Health
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class AioRpcServer:
     It accepts calls from `start` until `drain`.
     """
 
-    def __init__(self, server: grpc.aio.Server, address: str, health: AioHealth) -> None:
+    def __init__(self, server: grpc.aio.Server, address: str, health: Health) -> None:
         self.address = address
         self._server = server
         self._health = health
@@ -44,19 +44,23 @@ class AioRpcServer:
 
     async def start(self) -> None:
         await self._server.start()
-        await self._health.set_ready(True)
+        self._health.set_ready(True)
 
     async def set_ready(self, ready: bool) -> None:
         """Set the health status. A draining server stays not ready."""
-        await self._health.set_ready(ready)
+        self._health.set_ready(ready)
 
     def on_drain(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Await `callback()` when draining begins: a service then tells its open streams and ends them."""
         self._on_drain.append(callback)
 
+    async def be_unready(self) -> None:
+        """Health says NOT_SERVING from now on."""
+        self._health.drain()
+
     async def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
         """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
-        await self._health.drain()
+        await self.be_unready()
         for callback in self._on_drain:
             try:
                 await callback()
@@ -89,18 +93,17 @@ async def create_aio_server(
     parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
-        interceptors=[AioGuard(authorizer, CallLimit(calls))],
+        interceptors=[Guard(authorizer, Admission(calls, options.places, options.large_bytes), options.most_bytes)],
         options=options.grpc_options(),
-        maximum_concurrent_rpcs=calls + limits.SPARE_CALLS,
     )
     for register in services:
         register(server)
     if options.reflection:
-        names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*authorizer.service_names, SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
     bound = bind(server, parsed, options.tls)
-    own_health = AioHealth(authorizer.service_names, options.health)
-    health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
+    own_health = Health(authorizer.service_names, options.health)
+    own_health.register(server)
     await own_health.open()
     return AioRpcServer(server, bound, own_health)
 

@@ -130,7 +130,7 @@ class Authorizer:
         return identity
 
     def _identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> Identity:
-        token = _bearer_token(metadata)
+        token = bearer_token(metadata)
         if self._lease_tokens is not None and token.startswith(LeaseTokens.PREFIX):
             name, fence = self._lease_tokens.verify(token)
             # Tokens of the version before have only the lease's id.
@@ -146,7 +146,8 @@ class Authorizer:
         return Identity(role, projects=projects, token=hash_token(token)[:23])
 
 
-def _bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token of a call. Raises Unauthenticated (NO_TOKEN)."""
     for key, value in metadata:
         if key == AUTHORIZATION and isinstance(value, str) and value.startswith(BEARER):
             return value[len(BEARER) :]

@@ -7,9 +7,10 @@ import logging
 import os
 import socket
 import stat
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -21,26 +22,54 @@ from podracer_core.rpc.tls import TlsFolder
 logger = logging.getLogger(__name__)
 
 
+RequestBytes: TypeAlias = Mapping[str, int | Callable[[], int]]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """`concurrent_calls` None: the default of the kind of server; `allow_insecure`: listen beyond this machine without
-    `tls`. Unix sockets have no TLS: only this user can open them. `health`: the address of a second port for health
-    alone (health.py); "": none."""
+    """
+    request_bytes       the largest request of each method that takes more than limits.REQUEST_BYTES; a function tells
+                        it anew for each call
+    concurrent_calls    None: the default of the kind of server
+    places, large_bytes see admission.py
+    connection_streams  the most calls of a connection; gRPC resets further ones
+    connection_age_s    after so many seconds a connection takes no new calls, and so many later it is closed
+    allow_insecure      listen beyond this machine without `tls`; unix sockets have no TLS: only this user can open them
+    health              address of a second port for health alone (health.py); "": none
+    """
 
-    message_bytes: int = limits.MESSAGE_BYTES
+    request_bytes: RequestBytes = field(default_factory=dict)
     concurrent_calls: int | None = None
+    places: int = limits.PLACES
+    large_bytes: int = limits.LARGE_BYTES
+    connection_streams: int = limits.CONNECTION_STREAMS
+    connection_age_s: tuple[float, float] | None = None
     allow_insecure: bool = False
     tls: TlsFolder | None = None
     reflection: bool = True
     health: str = ""
 
+    def most_bytes(self, method: str) -> int:
+        """The largest request of a method."""
+        found = self.request_bytes.get(method, limits.REQUEST_BYTES)
+        return found if isinstance(found, int) else found()
+
     def grpc_options(self) -> list[tuple[str, Any]]:
+        fixed = (size if isinstance(size, int) else limits.MESSAGE_BYTES for size in self.request_bytes.values())
+        age: list[tuple[str, Any]] = []
+        if self.connection_age_s is not None:
+            age_ms, grace_ms = (int(seconds * 1000) for seconds in self.connection_age_s)
+            age = [("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", grace_ms)]
         return [
+            *age,
             ("grpc.server.max_pending_requests", limits.PENDING_CALLS),
             ("grpc.server.max_pending_requests_hard_limit", limits.PENDING_CALLS),
             ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
-            ("grpc.max_send_message_length", self.message_bytes),
-            ("grpc.max_receive_message_length", self.message_bytes),
+            ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", max(fixed, default=limits.REQUEST_BYTES)),
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # a compressed request would grow before it is measured
+            ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
+            ("grpc.max_concurrent_streams", self.connection_streams),
             ("grpc.keepalive_time_ms", int(limits.SERVER_KEEPALIVE_S * 1000)),
             ("grpc.keepalive_timeout_ms", int(limits.KEEPALIVE_TIMEOUT_S * 1000)),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", int(limits.MINIMUM_PING_INTERVAL_S * 1000)),

@@ -1,90 +1,51 @@
-"""The server interceptors: authorization (Authorizer), and the mapping of errors to statuses.
+"""The gate of every server: authorization (Authorizer), bounds of what a caller sends, and errors as statuses.
+
+A caller is authorized before a byte of its request is read. Requests are measured as raw bytes and parsed afterwards;
+that of a unary method has to arrive within a few seconds.
 
 This is the one place where exceptions become statuses. A PodracerError becomes its own status; anything else is
 logged with its traceback under a short id, and the caller sees INTERNAL with that id and nothing more. Handlers
 raise PodracerErrors and never call `context.abort`; `current_caller()` returns the caller's identity.
+
+A handler is a coroutine, an asynchronous generator, or a plain function or generator, which runs in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import logging
-import random
 import secrets
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import aclosing
 from typing import Any, Never, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from podracer_core.errors import Exhausted, PodracerError
+from podracer_core.errors import DeadlineExpired, Exhausted, InvalidInput, PodracerError
 from podracer_core.rpc import limits
+from podracer_core.rpc.admission import Admission, Call
 from podracer_core.rpc.audit import audit_refusal, audited, note
-from podracer_core.rpc.auth import HEALTH_PREFIX, Authorizer, Identity, check_request, set_caller
+from podracer_core.rpc.auth import Authorizer, Identity, bearer_token, check_request, set_caller
+from podracer_core.rpc.health import CHECK
 from podracer_core.rpc.observation import observed_server_call
 from podracer_core.rpc.status import to_grpc_status
 
 logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-Behaviour: TypeAlias = Callable[[Any, Any], Any]
-AioContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-_END = object()
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class Guard(grpc.ServerInterceptor):
-    """The guard of a `grpc.server`: authorizes each call and maps its errors, for unary and streaming methods."""
+class Guard(grpc.aio.ServerInterceptor):
+    """Authorizes each call, bounds and checks its requests, and maps its errors."""
 
-    def __init__(self, authorizer: Authorizer, calls: CallLimit) -> None:
-        self._authorizer = authorizer
-        self._calls = calls
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        handler, method = continuation(handler_call_details), handler_call_details.method
-        if handler is None or method.startswith(HEALTH_PREFIX):
-            return handler
-        behaviour = _behaviour_of(handler)
-
-        def guarded_unary(request: Any, context: grpc.ServicerContext) -> Any:
-            with _mapped_errors(method, context), _observed(method, context), self._calls.one_call():
-                scope, request = self._scope(method, context, request)
-                return scope.run(behaviour, request, context)
-
-        def guarded_stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _mapped_errors(method, context), _observed(method, context, True), self._calls.one_call():
-                # The generator runs in its own context, so that its caller never leaks to another call on this thread.
-                scope, request = self._scope(method, context, request)
-                responses = scope.run(behaviour, request, context)
-                try:
-                    while (response := scope.run(next, responses, _END)) is not _END:
-                        yield response
-                finally:
-                    if isinstance(responses, Generator):
-                        scope.run(responses.close)
-
-        return _with_behaviour(handler, guarded_stream if handler.response_streaming else guarded_unary)
-
-    def _scope(self, method: str, context: grpc.ServicerContext, request: Any) -> tuple[contextvars.Context, Any]:
-        """A context with the caller's identity, and the request or requests, limited to the caller's projects."""
-        identity = self._authorizer.authorize(method, context.invocation_metadata())
-        scope = contextvars.copy_context()
-        scope.run(set_caller, identity)
-        return scope, _checked(identity, request)
-
-
-class AioGuard(grpc.aio.ServerInterceptor):
-    """The guard of a `grpc.aio.server`; handlers are coroutines or asynchronous generators."""
-
-    def __init__(self, authorizer: Authorizer, calls: CallLimit) -> None:
-        self._authorizer = authorizer
-        self._calls = calls
+    def __init__(self, authorizer: Authorizer, admission: Admission, request_bytes: Callable[[str], int]) -> None:
+        """`request_bytes`: the largest request of a method."""
+        self._authorizer, self._admission, self._request_bytes = authorizer, admission, request_bytes
 
     async def intercept_service(
         self,
@@ -92,110 +53,150 @@ class AioGuard(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None or method.startswith(HEALTH_PREFIX):
+        if handler is None or method == CHECK:
             return handler
-        behaviour = _behaviour_of(handler)
-        try:  # before a byte of the request is read
-            identity = self._authorizer.authorize(method, handler_call_details.invocation_metadata or ())
+        metadata = handler_call_details.invocation_metadata or ()
+        caller: tuple[Identity, str] | Exception
+        try:
+            caller = self._authorizer.authorize(method, metadata), bearer_token(metadata)
         except Exception as refusal:  # noqa: BLE001 - mapped as what handlers raise
-            return _refusing(method, refusal)
+            caller = refusal
+        respond, is_stream = _responding(handler), handler.response_streaming
 
-        def admit(request: Any) -> Any:
-            """Set the caller's identity; returns the request or requests, limited to the caller's projects."""
+        async def serve(identity: Identity, call: Call, context: Context) -> Any:
             set_caller(identity)
-            return _checked(identity, request)
+            requests = Requests(context, handler, self._request_bytes(method), identity, call)
+            if handler.request_streaming:
+                return note(await respond(requests, context))
+            async with call.place():
+                raw = await requests.only()
+                if not is_stream:
+                    async with call.turn():
+                        return note(await respond(requests.parsed(raw), context))
+            return await respond(requests.parsed(raw), context)
 
         # Each call runs in its own task and context, so set_caller affects this call only.
-        async def guarded_coroutine(request: Any, context: AioContext) -> Any:
+        async def guarded(_requests: Any, context: Context) -> Any:
             try:
-                with _observed(method, context), self._calls.one_call(), audited(method, identity, context.peer()):
-                    return note(await behaviour(admit(note(request)), context))
+                with observed_server_call(method, metadata, is_stream=is_stream):
+                    if isinstance(caller, Exception):
+                        audit_refusal(method, caller, context.peer())
+                        raise caller
+                    identity, token = caller
+                    streams = is_stream or handler.request_streaming
+                    admitted = self._admission.one_call(identity.role, token, is_stream=streams)
+                    with admitted as call, audited(method, identity, context.peer()):
+                        return await serve(identity, call, context)
             except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
                 await _abort(method, context, error)
 
-        async def guarded_generator(request: Any, context: AioContext) -> AsyncIterator[Any]:
-            try:
-                with _observed(method, context, True), self._calls.one_call():
-                    async with aclosing(behaviour(admit(request), context)) as responses:
-                        async for response in responses:
-                            yield response
-            except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
-                await _abort(method, context, error)
-
-        return _with_behaviour(
-            handler, guarded_generator if inspect.isasyncgenfunction(behaviour) else guarded_coroutine
-        )
+        # To gRPC all requests are streams: it would read that of a unary method before our code runs.
+        make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.stream_unary_rpc_method_handler
+        return make(guarded, None, handler.response_serializer)
 
 
-def _refusing(method: str, refusal: Exception) -> Handler:
-    """A handler that answers with the refusal and never reads a request, so that a refused caller costs no memory."""
+class Requests(AsyncIterator[Any]):
+    """The requests of a call: measured, parsed, and limited to the caller's projects, one after the other."""
 
-    async def refuse(_requests: Any, context: AioContext) -> None:
-        with _observed(method, context, True):
-            audit_refusal(method, refusal, context.peer())
-            await _abort(method, context, refusal)
+    def __init__(self, context: Context, handler: Handler, most_bytes: int, identity: Identity, call: Call) -> None:
+        self._context, self._most_bytes, self._identity, self._call = context, most_bytes, identity, call
+        self._parse = handler.request_deserializer
 
-    return grpc.stream_stream_rpc_method_handler(refuse, None, None)
+    async def only(self) -> bytes:
+        """The one request of a unary method, not parsed yet. Raises as `__anext__`, and DeadlineExpired."""
+        try:
+            async with asyncio.timeout(limits.REQUEST_S):
+                return await self._read()
+        except TimeoutError:
+            raise DeadlineExpired(f"the request has not arrived within {limits.REQUEST_S:g} s") from None
+        except StopAsyncIteration:
+            raise InvalidInput("the call has no request", reason="NO_REQUEST") from None
+
+    def parsed(self, raw: bytes) -> Any:
+        """A request. Raises InvalidInput for one that is no message, and as `check_request`."""
+        try:
+            request = self._parse(raw) if self._parse else raw
+        except DecodeError as error:
+            raise InvalidInput("the request is not a message of this method", reason="INVALID_MESSAGE") from error
+        check_request(self._identity, note(request))
+        return request
+
+    async def __anext__(self) -> Any:
+        """Raises as `parsed`, and Exhausted for a request that is too large."""
+        return self.parsed(await self._read())
+
+    async def _read(self) -> bytes:
+        raw: Any = await self._context.read()
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        if len(raw) > self._most_bytes:
+            problem = f"the request has {len(raw)} bytes, larger than max {self._most_bytes} of this method"
+            raise Exhausted(problem, reason="REQUEST_TOO_LARGE")
+        self._call.hold(len(raw))
+        return bytes(raw)
 
 
-def _checked(identity: Identity, request: Any) -> Any:
-    """The request or stream of requests, each checked on arrival (check_request)."""
-    if isinstance(request, AsyncIterable):
-        return _each_checked_later(identity, request)
-    if isinstance(request, Iterator):
-        return _each_checked(identity, request)
-    check_request(identity, request)
-    return request
+class _ThreadContext:
+    """As much of a `grpc.ServicerContext` as handlers in threads need."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def is_active(self) -> bool:
+        """Whether the caller still waits."""
+        return not self._ended.is_set()
+
+    def end(self) -> None:
+        self._ended.set()
 
 
-def _each_checked(identity: Identity, requests: Iterator[Any]) -> Iterator[Any]:
-    for request in requests:
-        check_request(identity, request)
-        yield request
-
-
-async def _each_checked_later(identity: Identity, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        check_request(identity, note(request))
-        yield request
-
-
-def _behaviour_of(handler: Handler) -> Behaviour:
-    behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+def _responding(handler: Handler) -> Callable[[Any, Context], Awaitable[Any]]:
+    """The handler's behaviour as a coroutine, which writes the responses of a stream."""
+    behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     assert behaviour is not None, "a gRPC handler has one of the four"
-    return behaviour
+    if inspect.iscoroutinefunction(behaviour):
+        coroutine: Callable[[Any, Context], Awaitable[Any]] = behaviour
+        return coroutine
+
+    async def generated(request: Any, context: Context) -> None:
+        async with aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    async def in_thread(request: Any, context: Context) -> Any:
+        loop, thread_context = asyncio.get_running_loop(), _ThreadContext()
+
+        def wait_for(work: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+        def requests() -> Iterator[Any]:
+            while (one := wait_for(anext(request, _END))) is not _END:
+                yield one
+
+        def work() -> Any:
+            responses = behaviour(requests() if handler.request_streaming else request, thread_context)
+            if not handler.response_streaming:
+                return responses
+            try:
+                for response in responses:
+                    wait_for(context.write(response))
+            finally:
+                if isinstance(responses, Generator):
+                    responses.close()
+
+        try:
+            return await loop.run_in_executor(None, contextvars.copy_context().run, work)
+        finally:
+            thread_context.end()
+
+    return generated if inspect.isasyncgenfunction(behaviour) else in_thread
 
 
-def _with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[handler.request_streaming, handler.response_streaming]
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+_END = object()
 
 
-def _observed(
-    method: str, context: grpc.ServicerContext | AioContext, is_stream: bool = False
-) -> AbstractContextManager[None]:
-    return observed_server_call(method, context.invocation_metadata, is_stream=is_stream)
-
-
-@contextmanager
-def _mapped_errors(method: str, context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - the one place that maps what handlers raise
-        if not context.is_active() and isinstance(error, grpc.RpcError | PodracerError):
-            # Reading the requests of a disconnected caller raises a bare RpcError; there is no peer to answer.
-            logger.debug("%s ended after its caller had disconnected: %r", method, error)
-            context.abort(grpc.StatusCode.CANCELLED, "the caller has disconnected")
-        context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
-
-
-async def _abort(method: str, context: AioContext, error: Exception) -> Never:
-    if isinstance(error, grpc.aio.AbortError) or context.done():
+async def _abort(method: str, context: Context, error: Exception) -> Never:
+    if isinstance(error, grpc.aio.BaseError) or context.done():
         raise error
     await context.abort_with_status(to_grpc_status(_as_podracer_error(method, error)))
 
@@ -206,29 +207,3 @@ def _as_podracer_error(method: str, error: Exception) -> PodracerError:
     error_id = secrets.token_hex(4)
     logger.error("unexpected error %s in %s", error_id, method, exc_info=error)
     return PodracerError(f"internal error {error_id}; the server's log has the details", error_id=error_id)
-
-
-class CallLimit:
-    """Limits the concurrent calls of a server; a stream counts while it is open."""
-
-    def __init__(self, calls: int) -> None:
-        self._calls = calls
-        self._in_progress = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Count a call. Raises Exhausted at the limit, with the seconds after which to retry, random by caller."""
-        with self._lock:
-            if self._in_progress >= self._calls:
-                raise Exhausted(
-                    f"the server is at its limit of {self._calls} concurrent calls",
-                    reason="OVERLOADED",
-                    retry_after_s=round(random.uniform(*limits.OVERLOADED_RETRY_S), 3),  # noqa: S311 - no secret
-                )
-            self._in_progress += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_progress -= 1

@@ -1,7 +1,16 @@
 """The default time-outs and sizes of every server and channel."""
 
 MESSAGE_BYTES = 64 * 1024 * 1024
-"""The largest message that either side sends or accepts."""
+"""The largest response, and the largest request with tensors."""
+
+CHUNK_REQUEST_BYTES = 2 * 1024 * 1024
+"""The largest request that carries a chunk of a file, or what a lease's holder or a control service has found out."""
+
+REQUEST_BYTES = 256 * 1024
+"""The largest request of any other method."""
+
+REQUEST_S = 5.0
+"""The time in which the request of a unary method has to arrive."""
 
 SPEC_BYTES = 256 * 1024
 """The largest specification of a job, and the largest description of an environment."""
@@ -24,16 +33,40 @@ KEEPALIVE_TIMEOUT_S = 10.0
 MINIMUM_PING_INTERVAL_S = 5.0
 """A client that pings more often is disconnected; well under CLIENT_KEEPALIVE_S."""
 
+HANDSHAKE_S = 10.0
+"""A connection that has not begun to speak HTTP/2 within this time is closed."""
+
 SERVER_THREADS = 32
-"""The most concurrent calls of a server of threads (a stream holds its thread); one more gets RESOURCE_EXHAUSTED."""
+"""The most concurrent calls of a pod's server, each of which may hold a thread; one more gets RESOURCE_EXHAUSTED."""
 
 AIO_CONCURRENT_CALLS = 8192
 """The most concurrent calls of an asyncio server, including long polls of thousands of pods and watchers; one more gets
 RESOURCE_EXHAUSTED."""
 
+PLACES = 16
+"""The most unary calls of a client's token that a server works on at once; further ones wait."""
+
+LARGE_BYTES = 16 * 1024
+"""From this size on, requests of clients are worked on one at a time."""
+
+LEASE_CALLS = 32
+"""The most concurrent calls of a lease's holder."""
+
+TOKEN_BYTES = 128 * 1024 * 1024
+"""The most bytes of requests that a client's token has in flight."""
+
+CONNECTION_AGE_S = 1800.0, 600.0
+"""The age at which a connection to a control service takes no new calls, and how long its open streams have then."""
+
+CONTROL_STREAMS = 512
+"""CONNECTION_STREAMS of a control service."""
+
+CONNECTION_STREAMS = 4096
+"""The most concurrent calls of a connection. gRPC resets further ones, rather than letting them wait: no client is to
+come near."""
+
 SPARE_CALLS = 4
-"""Further calls that a full server accepts, to refuse them with a time to wait, and to answer health checks. Beyond
-these gRPC itself refuses, without a hint."""
+"""Further threads of a pod's server, for sessions that begin or end."""
 
 PENDING_CALLS = 8192
 """Calls that have arrived and that the server's Python code has not accepted yet. At its default of 1,000 gRPC cancels

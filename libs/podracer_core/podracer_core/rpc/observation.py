@@ -7,7 +7,7 @@ Streams live long, so they have no spans; the work on them has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,14 +25,14 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 @contextmanager
-def observed_server_call(method: str, metadata: Callable[[], Metadata | None], *, is_stream: bool) -> Iterator[None]:
+def observed_server_call(method: str, metadata: Metadata, *, is_stream: bool) -> Iterator[None]:
     """Observe a call's handler; used inside the mapping of errors."""
     if not (metrics.are_wanted() or are_recorded()):
         yield
         return
     began_at, code = time.perf_counter(), grpc.StatusCode.OK
     try:
-        with NO_SPAN if is_stream else _server_span(method, metadata() or ()) as own:
+        with NO_SPAN if is_stream else _server_span(method, metadata) as own:
             try:
                 yield
             except PodracerError as error:

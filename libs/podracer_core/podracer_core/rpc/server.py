@@ -1,70 +1,61 @@
-"""Servers of threads (`grpc.server`): worker, learner, evaluator."""
+"""Servers of processes whose main thread computes: worker, learner, evaluator.
+
+The server and its event loop have a thread of their own; handlers that block run in further threads (guard.py).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent import futures
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
-
-import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from typing import Any, Self, TypeVar
 
 from podracer_core.rpc import limits
+from podracer_core.rpc.aio_server import AioRegistration, AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer
-from podracer_core.rpc.binding import ServerOptions, bind, prepare_address
-from podracer_core.rpc.guard import CallLimit, Guard
-from podracer_core.rpc.health import Health
+from podracer_core.rpc.binding import ServerOptions
 
-Registration = Callable[[grpc.Server], None]
-"""Adds a service: `functools.partial(add_WorkerServiceServicer_to_server, servicer)`."""
+Registration = AioRegistration
+Result = TypeVar("Result")
 
 _CLEAR_UP_S = 0.5
 """How long handlers may run after their calls; one that hangs is abandoned."""
 
 
 class RpcServer:
-    """A bound server; `address` is what to call, `health_address` the port for health alone where there is one.
+    """An AioRpcServer in a thread: `address` is what to call. It accepts calls from `start` until `drain`."""
 
-    It accepts calls from `start` until `drain`.
-    """
-
-    def __init__(self, server: grpc.Server, threads: futures.Executor, address: str, health: Health) -> None:
-        self.address = address
-        self._server = server
-        self._threads = threads
-        self._health = health
+    def __init__(self, loop: _LoopThread, server: AioRpcServer) -> None:
+        self.address, self.health_address = server.address, server.health_address
+        self._loop, self._server = loop, server
         self._on_drain: list[Callable[[], None]] = []
 
-    @property
-    def health_address(self) -> str:
-        return self._health.address
-
     def start(self) -> None:
-        self._server.start()
-        self._health.set_ready(True)
+        self._loop.do(self._server.start())
 
     def set_ready(self, ready: bool) -> None:
         """Set the health status."""
-        self._health.set_ready(ready)
+        self._loop.do(self._server.set_ready(ready))
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` when draining begins: a service then tells its open streams and ends them."""
         self._on_drain.append(callback)
 
     def drain(self, grace_s: float = limits.DRAIN_GRACE_S) -> None:
-        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have."""
-        self._health.set_ready(False)
+        """Health says NOT_SERVING, new calls are refused, running ones have `grace_s` to end; returns when all have.
+
+        Draining twice is harmless.
+        """
+        if self._loop.is_closed:
+            return
+        self._loop.do(self._server.be_unready())
         for callback in self._on_drain:
             callback()
-        self._server.stop(grace_s).wait()
-        # Calls have ended, their handlers may still be clearing up; the process ends without asking them.
-        clearing_up = threading.Thread(target=self._threads.shutdown, name="rpc-end", daemon=True)
-        clearing_up.start()
-        clearing_up.join(_CLEAR_UP_S)
-        self._health.close()
+        self._loop.do(self._server.drain(grace_s))
+        self._loop.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -82,27 +73,41 @@ def create_server(
     authorizer: Authorizer,
     options: ServerOptions | None = None,
 ) -> RpcServer:
-    """Bind a server with health, reflection, authorization and error mapping; port 0 takes a free one.
-
-    Raises InvalidInput when it may not or cannot listen at `address`.
-    """
+    """See `create_aio_server`."""
     options = options or ServerOptions()
-    parsed = prepare_address(address, allow_insecure=options.allow_insecure, has_tls=options.tls is not None)
     calls = options.concurrent_calls or limits.SERVER_THREADS
-    count = calls + limits.SPARE_CALLS
-    threads = futures.ThreadPoolExecutor(max_workers=count, thread_name_prefix="rpc")
-    server = grpc.server(
-        threads,
-        interceptors=[Guard(authorizer, CallLimit(calls))],
-        options=options.grpc_options(),
-        maximum_concurrent_rpcs=count,
-    )
-    for register in services:
-        register(server)
-    if options.reflection:
-        names = (*authorizer.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
-    bound = bind(server, parsed, options.tls)
-    own_health = Health(authorizer.service_names, options.health)
-    health_pb2_grpc.add_HealthServicer_to_server(own_health.servicer, server)
-    return RpcServer(server, threads, bound, own_health)
+    loop = _LoopThread(calls + limits.SPARE_CALLS)
+    try:
+        options = replace(options, concurrent_calls=calls)
+        return RpcServer(loop, loop.do(create_aio_server(address, services, authorizer, options)))
+    except BaseException:
+        loop.close()
+        raise
+
+
+class _LoopThread:
+    """An event loop in a thread, and `threads` for what blocks."""
+
+    def __init__(self, threads: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._threads = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
+        self._loop.set_default_executor(self._threads)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rpc-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine there, and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        # Calls have ended, their handlers may still be clearing up; the process ends without asking them.
+        clearing_up = threading.Thread(target=self._threads.shutdown, name="rpc-end", daemon=True)
+        clearing_up.start()
+        clearing_up.join(_CLEAR_UP_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

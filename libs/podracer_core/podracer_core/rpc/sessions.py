@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import grpc
-
-from podracer_core.errors import Exhausted, InvalidInput, PodracerError, Unavailable
+from podracer_core.errors import Exhausted, InvalidInput, Unavailable
+from podracer_core.rpc.guard import Context
 from podracer_core.rpc.streams import Outbox
 from podracer_core.rpc.work_queue import WorkQueue
 
@@ -24,7 +23,14 @@ class Session(ABC):
 
     @abstractmethod
     def receive(self, request: Any) -> None:
-        """Take a message from the client, in order, in the session's own reading thread. A PodracerError ends it."""
+        """Take a message from the client, in order. A PodracerError ends the session.
+
+        The first one may take its time; the others come in the event loop.
+        """
+
+    def responses(self, message: Any) -> Iterable[Any]:
+        """The responses that a message of the outbox stands for."""
+        return (message,)
 
     @abstractmethod
     def drain(self) -> None:
@@ -110,33 +116,31 @@ class SessionSlots:
         """Sessions now."""
         return self._taken
 
-    def serve(
-        self, make_session: Callable[[], Session], requests: Iterator[Any], context: grpc.ServicerContext
-    ) -> Iterator[Any]:
-        """The responses of a client's session, which begins with its first request and ends with its call.
+    async def serve(self, make_session: Callable[[], Session], requests: AsyncIterator[Any], context: Context) -> None:
+        """Serve a client's session, which begins with its first request and ends with its call.
 
         Raises Exhausted at the limit.
         """
-        first = next(requests, None)
+        first = await anext(requests, None)
         if first is None:
             return
         with self._place():
-            session = make_session()
+            session = await asyncio.to_thread(make_session)
             with self._lock:
                 self._sessions.add(session)
                 draining = self._draining
-            # gRPC does not interrupt a thread that waits for a next response when the client has disconnected.
-            context.add_callback(session.outbox.close)
-            arguments = (session, itertools.chain([first], requests))
-            threading.Thread(target=_read, args=arguments, name="session-reader", daemon=True).start()
+            reader = asyncio.create_task(_read(session, first, requests))
             if draining:
                 session.drain()
             try:
-                yield from session.outbox
+                async for message in session.outbox:
+                    for response in session.responses(message):
+                        await context.write(response)
             finally:
+                reader.cancel()
                 with self._lock:
                     self._sessions.discard(session)
-                session.close()
+                await asyncio.to_thread(session.close)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -164,14 +168,11 @@ class SessionSlots:
             session.drain()
 
 
-def _read(session: Session, requests: Iterator[Any]) -> None:
+async def _read(session: Session, first: Any, requests: AsyncIterator[Any]) -> None:
     try:
-        for request in requests:
+        await asyncio.to_thread(session.receive, first)
+        async for request in requests:
             session.receive(request)
         session.outbox.close()
-    except PodracerError as error:
-        session.outbox.fail(error)
-    except grpc.RpcError:
-        session.outbox.close()  # the client has gone
-    except Exception as error:  # noqa: BLE001 - a mistake of ours must reach the client as INTERNAL, not hang it
+    except Exception as error:  # noqa: BLE001 - also a mistake of ours must reach the client, not hang it
         session.outbox.fail(error)

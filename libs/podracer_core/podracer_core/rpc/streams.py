@@ -1,15 +1,18 @@
 """Both ends of a bidirectional stream as queues, for processes whose main thread computes.
 
-gRPC takes iterators and runs them in its own threads. A server's session puts its responses into an Outbox, which the
-handler returns. A client's StreamCall queues messages to send, and keeps arrived items for the main thread.
+A server's session puts its responses into an Outbox, which its call's coroutine iterates. gRPC iterates a client's in a
+thread: StreamCall queues messages to send, and keeps arrived items for the main thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
@@ -26,33 +29,62 @@ class _End:
 
 
 class Outbox(Generic[Message]):
-    """Outgoing messages: any thread puts them, gRPC's thread iterates. Messages after the end are dropped."""
+    """Outgoing messages: any thread puts them, one thread or coroutine iterates. Messages after the end are dropped."""
 
     def __init__(self) -> None:
         self._entries: queue.SimpleQueue[tuple[Message, Callable[[], None]] | _End] = queue.SimpleQueue()
+        self._waiters: deque[asyncio.Future[None]] = deque()  # one at most, which its waker takes out
 
     def put(self, message: Message, on_taken: Callable[[], None] = lambda: None) -> None:
-        """`on_taken` is called in the iterating thread, when the peer has room for the message."""
-        self._entries.put((message, on_taken))
+        """`on_taken` is called where the messages are iterated, when the peer has room for the message."""
+        self._put((message, on_taken))
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in the iterating thread, after the entries that were put before."""
-        self._entries.put(_End(error))
+        """Raise `error` where the messages are iterated, after the entries that were put before."""
+        self._put(_End(error))
 
     def close(self) -> None:
         """End the iteration after what was put before."""
-        self._entries.put(_End())
+        self._put(_End())
 
     def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        return self._message(self._entries.get(), StopIteration)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
         while True:
-            entry = self._entries.get()
-            if isinstance(entry, _End):
-                if entry.error is not None:
-                    raise entry.error
-                return
-            message, on_taken = entry
-            on_taken()
-            yield message
+            with contextlib.suppress(queue.Empty):
+                return self._message(self._entries.get_nowait(), StopAsyncIteration)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            if self._entries.empty():
+                await waiter
+            self._waiters.clear()
+
+    def _put(self, entry: tuple[Message, Callable[[], None]] | _End) -> None:
+        self._entries.put(entry)
+        with contextlib.suppress(IndexError, RuntimeError):  # nobody waits, or the loop has ended
+            waiter = self._waiters.pop()
+            waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+    def _message(
+        self, entry: tuple[Message, Callable[[], None]] | _End, end: type[StopIteration | StopAsyncIteration]
+    ) -> Message:
+        if isinstance(entry, _End):
+            raise entry.error or end
+        message, on_taken = entry
+        on_taken()
+        return message
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class StreamCall(Generic[Message, Item]):
@@ -70,7 +102,7 @@ class StreamCall(Generic[Message, Item]):
         """`method` is a stub's: `stub.Collect`. `arrived` is called in the receiving thread when an item has arrived
         and when the stream is over, so that a caller can wait for several streams at once."""
         self._outbox: Outbox[Message] = Outbox()
-        self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
+        self._items: queue.Queue[Item | _End] = queue.Queue()  # no SimpleQueue: see WorkQueue
         self._next: Item | _End | None = None
         self._decode, self._arrived = decode, arrived
         self._call = method(iter(self._outbox))

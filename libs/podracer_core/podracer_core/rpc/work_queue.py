@@ -19,7 +19,8 @@ class WorkQueue:
     """Tasks in the order in which they were submitted."""
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        # No SimpleQueue: a signal that comes at the end of its time-out makes it wait forever (CPython 3.11).
+        self._tasks: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._stopped = threading.Event()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
-
-import grpc
 
 from podracer.learner.v1 import learner_service_pb2
 from podracer_core.errors import PreconditionFailed
+from podracer_core.rpc.guard import Context
 from podracer_core.rpc.sessions import SessionSlots
 
 if TYPE_CHECKING:
     from podracer_learner.fusion.lead import FusionLead
-    from podracer_learner.fusion.stream import FollowerSession
 
 
 NOT_A_LEAD = "NOT_A_LEAD"
@@ -45,9 +44,7 @@ class FollowerRegistry:
                 self._lead = None
             lead.end("the lead's round is over")
 
-    def serve(
-        self, requests: Iterator[learner_service_pb2.FuseRequest], context: grpc.ServicerContext
-    ) -> Iterator[learner_service_pb2.FuseResponse]:
+    async def serve(self, requests: AsyncIterator[learner_service_pb2.FuseRequest], context: Context) -> None:
         """A follower's stream. Raises PreconditionFailed (NOT_A_LEAD) while this learner leads no fusion."""
         with self._lock:
             lead = self._lead
@@ -55,14 +52,7 @@ class FollowerRegistry:
             raise PreconditionFailed("this learner leads no fusion now", reason=NOT_A_LEAD)
         from podracer_learner.fusion.stream import FollowerSession  # late: it imports torch, as a lead has done
 
-        sessions: list[FollowerSession] = []
-
-        def begin() -> FollowerSession:
-            sessions.append(FollowerSession(lead))
-            return sessions[0]
-
-        for answer in self._slots.serve(begin, requests, context):
-            yield from sessions[0].responses(answer)
+        await self._slots.serve(partial(FollowerSession, lead), requests, context)
 
     def drain(self) -> None:
         """The process is about to stop: tell all followers."""

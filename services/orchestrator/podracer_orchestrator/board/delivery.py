@@ -24,6 +24,7 @@ from podracer_core.errors import (
     Unavailable,
 )
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.rpc.resource_names import last_part
 from podracer_core.telemetry.metrics import DELIVERED
 from podracer_core.telemetry.spans import span
@@ -239,15 +240,17 @@ class Delivery:
 def _together(waiting: Sequence[OutboxRow]) -> list[list[OutboxRow]]:
     """Group consecutive evaluations, up to the limit of a call; all other rows go by themselves."""
     groups: list[list[OutboxRow]] = []
-    room = 0
+    room = room_bytes = 0
     for row in waiting:
         count = outbox.evaluation_count(row.method, row.request)
-        if groups and count and groups[-1][0].job_uid == row.job_uid and count <= room:
+        fits = count <= room and len(row.request) <= room_bytes
+        if groups and count and groups[-1][0].job_uid == row.job_uid and fits:
             groups[-1].append(row)
-            room -= count
+            room, room_bytes = room - count, room_bytes - len(row.request)
         else:
             groups.append([row])
             room = outbox.MAX_EVALUATIONS - count if count else 0
+            room_bytes = CHUNK_REQUEST_BYTES // 2 - len(row.request)
     return groups
 
 
