@@ -36,7 +36,7 @@ MATRIX = {
     "orchestrator.v1.ArtifactService": ("client", ["Upload", "DeleteArtifact"]),
     "orchestrator.v1.ArtifactService ": ("client viewer", ["Download", "GetArtifact", "ListArtifacts"]),
     "orchestrator.v1.PodService": ("lease", [
-        "RenewLease", "WatchLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease",
+        "RenewLease", "WatchLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease", "GetStoreAccess",
     ]),
     "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
     "leaderboard.v1.LeaderboardService": ("control", [
