@@ -6,10 +6,11 @@ tokens       the secrets: one token file a role, lease tokens, a client's own to
 auth         which role may call which method, and the current caller
 bounds       what each field of a request may be, by the protos
 status       PodracerError <-> google.rpc.Status
-guard        the server interceptors: authorization and the mapping of errors (sync and aio)
-binding      checks before a server of either kind listens
-server       grpc.server: worker, learner, evaluator
+guard        the gate of every server: authorization, bounds of requests, the mapping of errors
+admission    how a server is shared by its callers
+binding      options of a server, and checks before it listens
 aio_server   grpc.aio.server: orchestrator, leaderboard, policy server; checks for its readiness
+server       the same in a thread: worker, learner, evaluator
 health       grpc.health.v1 without a token, also on a port of its own; probe: asks it
 interceptors the client interceptors: token, deadline, errors (sync and aio: interceptors_aio)
 channel      open_channel and open_aio_channel

@@ -20,14 +20,15 @@ from podracer_core.errors import Exhausted
 from podracer_core.rpc import limits
 from podracer_core.rpc.tokens import Role
 
-_CLIENTS = (Role.CLIENT, Role.VIEWER)
+_OWN = frozenset({Role.POD, Role.CONTROL, Role.LEASE})
+"""The roles of the installation's own processes; all others are clients."""
 
 
 class Call:
     """A call in progress, of a caller with `role`."""
 
     def __init__(self, role: Role, caller: _Caller, large: asyncio.Semaphore, large_bytes: int) -> None:
-        self._is_client, self._caller = role in _CLIENTS, caller
+        self._is_client, self._caller = role not in _OWN, caller
         self._large, self._large_bytes = large, large_bytes
         self._bytes = 0
 
@@ -73,7 +74,7 @@ class Admission:
         counts = [self._all]
         if role is Role.LEASE:
             counts = [caller.lease]
-        elif role in _CLIENTS:
+        elif role not in _OWN:
             counts += [self._clients, caller.calls, *([caller.streams] if is_stream else [])]
         for count in counts:
             count.require_room()

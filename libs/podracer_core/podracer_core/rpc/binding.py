@@ -1,4 +1,4 @@
-"""Options of a server of either kind, and checks of its address with clear errors."""
+"""Options of a server, and checks of its address with clear errors."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ TOKEN_BYTES = 128 * 1024 * 1024
 CONNECTION_AGE_S = 1800.0, 600.0
 """The age at which a connection to a control service takes no new calls, and how long its open streams have then."""
 
-CONTROL_STREAMS = 512
+CONTROL_STREAMS = 256
 """CONNECTION_STREAMS of a control service."""
 
 CONNECTION_STREAMS = 4096
