@@ -25,6 +25,7 @@ from podracer_client.servers.connection import Connection
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.rpc.auth import Authorizer
 from podracer_core.rpc.binding import ServerOptions
+from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
@@ -188,7 +189,8 @@ def start_server(
         partial(artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server, control_plane),
         partial(leaderboard_service_pb2_grpc.add_LeaderboardServiceServicer_to_server, control_plane),
     ]
-    options = ServerOptions(tls=tls, connection_age_s=age_s)
+    sizes = {"/podracer.orchestrator.v1.ArtifactService/Upload": CHUNK_REQUEST_BYTES}
+    options = ServerOptions(sizes, tls=tls, connection_age_s=age_s)
     server = create_server("127.0.0.1:0", services, Authorizer(METHODS, TokenFiles(tokens)), options)
     server.start()
     return server

@@ -196,7 +196,7 @@ async def test_a_checkpoint_of_another_job_is_never_ones_best(site: Any, make_sp
 async def test_the_end_of_a_log_is_for_the_job_that_ran(site: Any, make_spec: Any, make_evaluation: Any) -> None:
     """Any job that a pod may serve hears that the pod crashes, and only the one that it worked for what it has said."""
     other = await trained(site, SECRET, "rival-job", make_spec, make_evaluation)
-    job = await create(site, "a", "a-job", make_spec)
+    job = await create(site, SECRET, "job-beside", make_spec)
     transactions, clock = site.server.orchestrator.transactions, site.server.orchestrator.clock
 
     def crash(session: Any) -> list[str]:
@@ -211,6 +211,6 @@ async def test_the_end_of_a_log_is_for_the_job_that_ran(site: Any, make_spec: An
 
         return next(event.message for event in events.after(session, uid, 0, 100) if event.kind == "POD_CRASHES")
 
-    row, to_a, to_other = await transactions.write(crash)
-    assert row == to_a == "the learner ended with exit code 1"
+    row, to_beside, to_other = await transactions.write(crash)
+    assert row == to_beside == "the learner ended with exit code 1"
     assert to_other == "the learner ended with exit code 1; its log ends:\nrival secret"

@@ -51,8 +51,11 @@ def fitting(session: Session, job: JobRow) -> list[evolution_pb2.Founder]:
 
 def fits(session: Session, job: JobRow, prefix: str) -> bool:
     """Whether a checkpoint's agent was trained with the spaces of the job's environment; False if it is gone."""
-    trained = trained_in(session, prefix)
-    return trained is not None and _forms(trained) == _forms(description_of(job))
+    trained, own = trained_in(session, prefix), description_of(job)
+    if trained is None:
+        return False
+    is_same = (trained.observation_space, trained.action_space) == (own.observation_space, own.action_space)
+    return is_same or _forms(trained) == _forms(own)
 
 
 def trained_in(session: Session, prefix: str) -> environment_pb2.EnvironmentDescription | None:
