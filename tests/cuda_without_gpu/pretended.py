@@ -76,8 +76,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
     monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
     monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)  # after as many steps as a graph has
-    monkeypatch.setattr(greedy_evaluator.IntactEpisodes, "take", lambda self, _, in_time: self.open.clear())
-    monkeypatch.setattr(greedy_evaluator.IntactEpisodes, "results", lambda _: ())
+    monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "take", lambda self, *_: self.open.clear())
+    monkeypatch.setattr(greedy_evaluator._IntactEpisodes, "results", lambda _, in_time: ())
     monkeypatch.setattr(greedy_evaluator, "_with_statistics", lambda results, *_: results)
     gc.freeze()  # what is collected and counted is what comes from here on
     with MODE:

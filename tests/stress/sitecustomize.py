@@ -39,8 +39,8 @@ LONGEST_S = {
     f"{_RPC}.interceptors_aio:_StreamUnary.intercept_stream_unary": 0.3,
     f"{_RPC}.interceptors_aio:_StreamStream.intercept_stream_stream": 0.3,
     # Calls that have arrived.
-    f"{_RPC}.guard:Guard._scope": 0.3,
-    f"{_RPC}.guard:AioGuard.intercept_service": 0.3,
+    f"{_RPC}.guard:Guard.intercept_service": 0.3,
+    f"{_RPC}.guard:Requests._read": 0.1,
     # Messages of streams, in the threads that move them; work for the main thread.
     f"{_RPC}.streams:StreamCall._put": 0.1,
     f"{_RPC}.sessions:_read": 0.3,

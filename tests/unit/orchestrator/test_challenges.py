@@ -16,7 +16,7 @@ EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0] * 50, mean=100.0, lower_bo
 
 def job(statistic: str = "TARGET_STATISTIC_LOWER_BOUND") -> JobRow:
     spec = job_pb2.JobSpec(objective={"target_return": 50.0, "statistic": statistic})
-    return JobRow(spec=spec.SerializeToString())
+    return JobRow(project="default", spec=spec.SerializeToString())
 
 
 def test_all_claims_of_a_job_together_err_as_often_as_one_may() -> None:

@@ -33,7 +33,7 @@ def request_of(**changes) -> service_pb2.CreateJobRequest:
 
 def plan(**changes) -> JobPlan:
     stored = submission.checked(spec(**changes)).SerializeToString()
-    return plan_of(JobRow(spec=stored))
+    return plan_of(JobRow(project="default", spec=stored))
 
 
 def test_a_name_is_made_of_the_display_name_and_a_random_ending():

@@ -121,7 +121,7 @@ class GreedyEvaluator(Evaluator):
             episodes.play(steps)
             if self._all_alike:
                 rewards.append(episodes.rewards[:steps].clone())
-            if not bool(episodes.running.any()):  # synchronizes with the device
+            if _have_ended(episodes.running):
                 break
             left -= steps
             in_time = False
@@ -171,6 +171,11 @@ class GreedyEvaluator(Evaluator):
         if cuda_graphs.can_capture(kept.environment.device):
             kept.episodes[(num_envs, *form)] = episodes
         return episodes
+
+
+def _have_ended(running: Tensor) -> bool:
+    """Synchronizes with the device."""
+    return not bool(running.any())
 
 
 def _with_statistics(
