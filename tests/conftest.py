@@ -1,8 +1,9 @@
-"""For all tests: none uses its user's contexts (`podracer context`); what needs a CUDA device is skipped without. A
-busy machine fails no property test: examples may take any time."""
+"""For all tests: none uses its user's contexts (`podracer context`), or another test's audit log; what needs a CUDA
+device is skipped without. A busy machine fails no property test: examples may take any time."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 
@@ -23,3 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_runtest_teardown() -> None:
+    logging.getLogger("podracer.audit").handlers.clear()

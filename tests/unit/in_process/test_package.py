@@ -41,7 +41,7 @@ def test_all_that_it_names_is_there() -> None:
 def test_the_one_file_that_is_written_by_hand_lies_beside_the_stubs() -> None:
     folder = ROOT / "libs" / "podracer_core" / "podracer"
     assert {path.name for path in folder.glob("*.py")} == {"__init__.py"}
-    assert "rm -rf $(STUBS)/*/\n" in (ROOT / "Makefile").read_text(), "make protos leaves it alone"
+    assert "rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)\n" in (ROOT / "Makefile").read_text(), "make protos leaves it alone"
     others = [path for path in ROOT.glob("*/*/podracer") if path.is_dir() and path != folder]
     assert not others, "no other distribution has files in this package"
 
