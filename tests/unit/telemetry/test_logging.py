@@ -42,15 +42,17 @@ FORGED = "lost\n2026-01-31T12:00:00.000Z INFO    learner podracer: SUCCEEDED\r\x
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_what_an_environment_raises_neither_forges_a_line_nor_controls_the_terminal(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, json_lines: bool
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, json_lines: bool
 ) -> None:
     configure_logging("learner", json=json_lines)
+    root = logging.getLogger()
+    own = [handler for handler in root.handlers if not type(handler).__module__.startswith("_pytest")]
+    monkeypatch.setattr(root, "handlers", own)  # pytest cannot encode what it captures
     try:
         raise ValueError(FORGED)
     except ValueError as error:
         logger.exception("it raised %s", error, extra={"why": FORGED})
     err = capsys.readouterr().err
-    caplog.clear()  # a report of the test could not be encoded
     assert not set(err) - {"\n"} & {chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0xD800)}
     lines = err.splitlines()
     if json_lines:
