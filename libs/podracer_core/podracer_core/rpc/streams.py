@@ -68,7 +68,7 @@ class Outbox(Generic[Message]):
 
     def _put(self, entry: tuple[Message, Callable[[], None]] | _End) -> None:
         self._entries.put(entry)
-        with contextlib.suppress(IndexError, RuntimeError):  # nobody waits, or the loop has ended
+        with contextlib.suppress(IndexError, RuntimeError):  # no waiter, or the loop has ended
             waiter = self._waiters.pop()
             waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
