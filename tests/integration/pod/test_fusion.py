@@ -48,7 +48,7 @@ def assert_exact(lab: Any, work: pod_service_pb2.TrainWork, result: pod_service_
         groups = load_checkpoint(open_store(lab.store), reference.prefix, reference.manifest_sha256).groups
         env_steps = member.final.progress.env_steps
         assert env_steps == reference.env_steps
-        assert env_steps % (ENVS * HORIZON) == 0
+        assert env_steps % ENVS == 0  # the last rollout ends early
         assert groups["random"]["transition_count"] == env_steps
         assert groups["normalizer"]["observations.count"] == env_steps
         assert groups["random"]["step_count"] * ENVS < env_steps, "the followers' part is missing"
