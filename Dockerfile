@@ -50,7 +50,8 @@ COPY --from=requirements /requirements/orchestrator.txt ./
 RUN pip install --no-compile --constraint constraints.txt --requirement orchestrator.txt \
  && pip uninstall --yes setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
-      /opt/podracer/lib/python*/site-packages/yaml -name '*.so' -exec strip --strip-unneeded {} + \
+      /opt/podracer/lib/python*/site-packages/yaml /opt/podracer/lib/python*/site-packages/cryptography \
+      /opt/podracer/lib/python*/site-packages/protovalidate -name '*.so' -exec strip --strip-unneeded {} + \
  && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, protovalidate, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, starlette.applications, typer, uvicorn.protocols.http.h11_impl, yaml"
 
 FROM build AS leaderboard-dependencies
@@ -58,7 +59,8 @@ COPY --from=requirements /requirements/leaderboard.txt ./
 RUN pip install --no-compile --constraint constraints.txt --requirement leaderboard.txt \
  && pip uninstall --yes minio pycryptodome argon2-cffi argon2-cffi-bindings setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
-      /opt/podracer/lib/python*/site-packages/yaml -name '*.so' -exec strip --strip-unneeded {} + \
+      /opt/podracer/lib/python*/site-packages/yaml /opt/podracer/lib/python*/site-packages/cryptography \
+      /opt/podracer/lib/python*/site-packages/protovalidate -name '*.so' -exec strip --strip-unneeded {} + \
  && rm -r /opt/podracer/lib/python*/site-packages/numpy/tests /opt/podracer/lib/python*/site-packages/numpy/*/tests \
  && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, optuna.samplers, protovalidate, psycopg, sqlalchemy.dialects.postgresql, sqlalchemy.orm, yaml"
 
