@@ -34,8 +34,8 @@ class Requests:
         request = RandomMessages(self.chance, texts).fill(GetMessageClass(method.input_type)())
         return bounded(request) if self.chance.random() < 0.8 else request
 
-    async def send(self, channel: Any, method: Any, request: Message, metadata: Any = None) -> None:
-        """Fails unless the server answers within its bounds, or refuses for a reason that is the caller's."""
+    async def send(self, channel: Any, method: Any, request: Message, metadata: Any = None) -> Any:
+        """The answer of a unary call, None for a refusal. Fails unless the server answers within its bounds, or refuses for a reason that is the caller's."""
         raw, timeout_s = self._raw(request), 2.0 if method.name in self._waits else 30.0
         kinds = ["stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)]
         call = getattr(channel, "_".join(kinds))(
@@ -51,7 +51,9 @@ class Requests:
                     break
                 answer.cancel()
             else:
-                assert (await answer).ByteSize() <= MOST_ANSWER_BYTES, what
+                found = await answer
+                assert found.ByteSize() <= MOST_ANSWER_BYTES, what
+                return found
         except DeadlineExpired:
             assert method.name in self._waits, f"hangs: {what}"
         except PodracerError as error:
@@ -59,6 +61,7 @@ class Requests:
             assert error.message, what
         except grpc.RpcError as error:
             raise AssertionError(f"{error}: {what}") from error
+        return None
 
     def _raw(self, request: Message) -> bytes:
         """With lone surrogates, which no message of this side can have, and sometimes with a byte that is wrong."""

@@ -214,7 +214,7 @@ class _Shelf:
         if evaluation and (evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix):
             evaluation = None
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
-        if (here / MANIFEST).is_file():
+        if is_there(here / MANIFEST):
             return StoredPolicy(here.absolute(), evaluation)
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:
