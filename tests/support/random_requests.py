@@ -35,7 +35,10 @@ class Requests:
         return bounded(request) if self.chance.random() < 0.8 else request
 
     async def send(self, channel: Any, method: Any, request: Message, metadata: Any = None) -> Any:
-        """The answer of a unary call, None for a refusal. Fails unless the server answers within its bounds, or refuses for a reason that is the caller's."""
+        """The answer of a unary call, None for a refusal.
+
+        Fails unless the server answers within its bounds, or refuses for a reason that is the caller's.
+        """
         raw, timeout_s = self._raw(request), 2.0 if method.name in self._waits else 30.0
         kinds = ["stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming)]
         call = getattr(channel, "_".join(kinds))(
