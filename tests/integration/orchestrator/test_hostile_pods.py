@@ -48,7 +48,8 @@ def claimed(request: Any) -> dict[str, int]:
     if isinstance(request, pod_service_pb2.CommitCheckpointRequest):
         members = list(request.members)
     else:
-        members = [member.final for member in getattr(request, "train", pod_service_pb2.TrainResult()).members]
+        results = getattr(request, "train", pod_service_pb2.TrainResult()).members
+        members = [result.final for result in results if result.HasField("final")]
     found: dict[str, int] = defaultdict(int)
     for member in members:
         found[member.progress.agent] = max(found[member.progress.agent], member.progress.env_steps)
@@ -71,7 +72,7 @@ async def test_a_pod_that_lies_changes_only_its_own_work(site: Any) -> None:
     theirs = [agent.name for agent in victim.lease.train.cohort.members]
     liar = site.learner("projects/default/pods/liar")
     job, steps, former, counted, base = None, 0, [], defaultdict(int), {}
-    for _ in range(COUNT // 2):
+    for _ in range(COUNT // 5):
         if liar.lease is None or not liar.lease.HasField("train"):
             if await liar.ask(0.3) is None:
                 await site.create(**PARTS)
