@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 DEFAULT_PROJECT = "projects/default"
 _CHECKPOINT = re.compile(rf"projects/{LABEL}/jobs/{LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+")
-_LAST_TIME_S = 253_370_764_800  # of the year 9999, in any time zone
 
 
 def moment(timestamp: Timestamp) -> datetime | None:
-    """In UTC, in whole seconds; None for none, and for what no calendar has."""
-    return datetime.fromtimestamp(timestamp.seconds, UTC) if 0 < timestamp.seconds < _LAST_TIME_S else None
+    """In UTC, in whole seconds; None for none, and for what no calendar has in any time zone."""
+    return datetime.fromtimestamp(timestamp.seconds, UTC) if 0 < timestamp.seconds < 253_370_764_800 else None
 
 
 def time_text(timestamp: Timestamp) -> str:

@@ -29,7 +29,7 @@ from podracer_core.rpc.status import DETAILS_KEY
 from support.commands import run_here
 from support.random_messages import RandomMessages
 
-COUNT = int(os.environ.get("PODRACER_FUZZ", "300")) // 6
+COUNT = int(os.environ.get("PODRACER_FUZZ", "300")) // 15
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))
 JOB = "projects/default/jobs/j"
 TEXTS = (

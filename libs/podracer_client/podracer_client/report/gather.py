@@ -30,7 +30,6 @@ Item = TypeVar("Item")
 
 MAX_EVALUATIONS = 12_000
 MAX_EVENTS = 20_000
-_MOST_PIECES = 20  # of a manifest: 16 MiB
 
 
 def gather(
@@ -194,7 +193,7 @@ def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, 
         return ()
     request = artifact_service_pb2.DownloadRequest(name=best_checkpoint_name(job.name), paths=[FILE_NAME])
     try:
-        pieces = islice(client.artifact_service.Download(request, timeout=60.0), _MOST_PIECES)
+        pieces = islice(client.artifact_service.Download(request, timeout=60.0), 20)  # a manifest has 16 MiB
         content = b"".join(response.data for response in pieces)
         return tuple(sorted(Manifest.from_json(content, FILE_NAME).libraries.items()))
     except (NotFound, PreconditionFailed, DataCorrupted):

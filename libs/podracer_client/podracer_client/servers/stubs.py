@@ -20,7 +20,6 @@ __all__ = ["PAGE_SIZE", "Servers", "pages"]
 
 PAGE_SIZE = 1000
 MOST_PAGES = 10_000
-_DOWNLOAD_S = 3600.0
 _JOB_METHODS = (
     *("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents", "GetCapacity"),
     *("CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions"),
@@ -105,7 +104,7 @@ class Servers:
         from podracer_core.attachments.transfer import receive_artifact  # late: most callers download nothing
 
         request = artifact_service_pb2.DownloadRequest(name=artifact)
-        return receive_artifact(self.artifact_service.Download(request, timeout=_DOWNLOAD_S), Path(target))
+        return receive_artifact(self.artifact_service.Download(request, timeout=3600.0), Path(target))
 
 
 class _Listing(Protocol):
