@@ -13,11 +13,14 @@ from protovalidate import collect_violations
 
 INTEGERS = (0, 1, 2, 7, 100, 1000, 1001, -1, 2**31 - 1, -(2**31))
 WIDE_INTEGERS = (*INTEGERS, 2**53 + 1, 2**63 - 1, -(2**63))
+SURROGATE = "\x03\x02\x01"
+"""Stands for a lone surrogate, which no text of a message may have: it has as many bytes."""
 NUMBERS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, math.inf, -math.inf, math.nan)
 TEXTS = (
     "", "a", "*", "/", "..", "../../etc/passwd", "projects/default", "projects/default/jobs/a", "projects/other/jobs/a",
     "projects/default/pods/x", "projects/default/leaderboards/a", "projects/default/jobs/a/agents/a0001", "projects//x",
     "ppo", "CartPole-v1", "learning_rate", "mean", "0", "-1", "1e9", "a" * 300, "ä€😀", "a\0b", "a\nb",
+    f"a{SURROGATE}", "\x1b[2J", "\u202e", "9" * 18, "9" * 400, "9" * 5000, "1e400", "NaN",
     "'; DROP TABLE jobs; --",
     "0" * 64, "f" * 64,
 )  # fmt: skip

@@ -1,14 +1,30 @@
-"""Short resource names of users: `cartpole-x7` for `projects/default/jobs/cartpole-x7`."""
+"""Short resource names of users (`cartpole-x7` for `projects/default/jobs/cartpole-x7`), and times of servers."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.rpc.resource_names import LABEL, is_label, is_name
 
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
 DEFAULT_PROJECT = "projects/default"
 _CHECKPOINT = re.compile(rf"projects/{LABEL}/jobs/{LABEL}/(?:agents/[^/]+/)?checkpoints/[^/]+")
+
+
+def moment(timestamp: Timestamp) -> datetime | None:
+    """In UTC, in whole seconds; None for none, and for what no calendar has in any time zone."""
+    return datetime.fromtimestamp(timestamp.seconds, UTC) if 0 < timestamp.seconds < 253_370_764_800 else None
+
+
+def time_text(timestamp: Timestamp) -> str:
+    """Local date and time; `–` for none."""
+    when = moment(timestamp)
+    return f"{when.astimezone():%Y-%m-%d %H:%M:%S}" if when else "–"
 
 
 def job_name(text: str) -> str:

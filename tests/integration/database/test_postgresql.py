@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,19 +33,9 @@ def upgrade():
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        Path(folder).chmod(0o755)
-        server = PostgresServer(Path(folder) / "server")
-        server.start()
-        yield server
-        server.kill()
-
-
 @pytest.fixture
-def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
-    return server.create_database(f"d{abs(hash(request.node.name))}")
+def url(postgresql: PostgresServer, request: pytest.FixtureRequest) -> str:
+    return postgresql.create_database(f"d{abs(hash(request.node.name))}")
 
 
 async def put(database: Database, name: str, value: bytes) -> None:
@@ -102,12 +90,12 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return signals
 
 
-async def test_a_second_process_waits_for_the_end_of_the_first(server: PostgresServer, url: str) -> None:
+async def test_a_second_process_waits_for_the_end_of_the_first(postgresql: PostgresServer, url: str) -> None:
     former = open_database(url, ORCHESTRATOR)
     with pytest.raises(Unavailable) as caught:
         open_database(url, ORCHESTRATOR)
     assert caught.value.reason == NOT_ACTIVE
-    async with open_database(server.create_database("leaderboard"), LEADERBOARD):
+    async with open_database(postgresql.create_database("leaderboard"), LEADERBOARD):
         pass  # another service has a database of its own
     waiting = asyncio.create_task(wait_for_database(url, ORCHESTRATOR))
     await put(former, "a", b"1")
@@ -176,15 +164,15 @@ async def test_a_process_that_has_nothing_to_write_shows_life(url: str) -> None:
 
 @pytest.mark.thorough
 async def test_a_server_that_was_killed_comes_back_with_everything_that_was_acknowledged(
-    server: PostgresServer, url: str
+    postgresql: PostgresServer, url: str
 ) -> None:
     async with open_database(url, ORCHESTRATOR) as database:
         await put(database, "a", b"1")
-        server.kill()
+        postgresql.kill()
         for attempt in (put(database, "a", b"2"), get(database, "a")):
             with pytest.raises(Unavailable, match="cannot be used now"):
                 await attempt
-        server.start()
+        postgresql.start()
         assert await get(database, "a") == b"1"
         await put(database, "a", b"3")
         assert await get(database, "a") == b"3"

@@ -1,4 +1,4 @@
-"""A leaderboard server on port 0 with a real SQLite file, and a driver that plays the orchestrator."""
+"""A leaderboard server on port 0 with a real database, and a driver that plays the orchestrator."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CANDIDATE = agent_pb2.EVALUATION_PURPOSE_CANDIDATE
 class Server:
     """A running leaderboard; `stub` for each role, None without a token."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str = "") -> None:
         self.tokens = create_tokens(folder / "tokens")
-        database = new_database(folder / "leaderboard.sqlite", MIGRATIONS)
+        database = database or new_database(folder / "leaderboard.sqlite", MIGRATIONS)
         self._config = LeaderboardConfig(tokens=folder / "tokens", database=database)
         self._stack = AsyncExitStack()
         self._channels = AsyncExitStack()
@@ -54,9 +54,11 @@ class Server:
         await self.start()
 
     async def stub(self, role: Role | None = Role.CONTROL) -> Any:
+        return LeaderboardServiceStub(await self.channel(role))
+
+    async def channel(self, role: Role | None = Role.CONTROL) -> Any:
         token = FileToken(self.tokens[role]) if role is not None else None
-        channel = await self._channels.enter_async_context(open_aio_channel(self.address, token))
-        return LeaderboardServiceStub(channel)
+        return await self._channels.enter_async_context(open_aio_channel(self.address, token))
 
 
 def make_spec(**evolution: Any) -> pb.LeaderboardSpec:
@@ -162,8 +164,10 @@ def evaluation(
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    running = Server(tmp_path)
+async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    """Its database is SQLite's, unless its parameter says `postgresql`."""
+    is_sqlite = getattr(request, "param", "sqlite") == "sqlite"
+    running = Server(tmp_path, "" if is_sqlite else request.getfixturevalue("postgresql").create_database("board"))
     await running.start()
     yield running
     await running.stop()

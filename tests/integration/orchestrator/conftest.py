@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,17 +37,6 @@ from podracer_core.storage.manifest import FILE_NAME, Manifest, ManifestFile
 from podracer_orchestrator.config import OrchestratorConfig
 from podracer_orchestrator.server import OrchestratorServer, create_server
 from support.new_database import new_database
-from support.postgresql import PostgresServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        Path(folder).chmod(0o755)
-        found = PostgresServer(Path(folder) / "server")
-        found.start()
-        yield found
-        found.kill()
 
 
 class FakeLeaderboard(leaderboard_service_pb2_grpc.LeaderboardServiceServicer):
@@ -387,6 +375,7 @@ class Site:
     stack: contextlib.AsyncExitStack
     server: OrchestratorServer | None = None
     client: Client | None = None
+    client_channel: Any = None
     pod_channel: Any = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -416,7 +405,7 @@ class Site:
         channels = {role: open_aio_channel(address, token) for role, token in tokens.items()}
         for channel in channels.values():
             self.stack.push_async_callback(channel.close)
-        self.pod_channel = channels["pod"]
+        self.client_channel, self.pod_channel = channels["client"], channels["pod"]
         self.client = Client(
             job_service_pb2_grpc.JobServiceStub(channels["client"]),
             artifact_service_pb2_grpc.ArtifactServiceStub(channels["client"]),

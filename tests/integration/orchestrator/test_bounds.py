@@ -121,9 +121,9 @@ async def test_pods_that_come_by_themselves_are_not_without_number(site: Any, mo
     await site.learner("projects/default/pods/ghost2").ask(0.0)
 
 
-async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, server: Any) -> None:
+async def test_a_nul_in_a_text_does_no_harm_on_postgresql(site: Any, postgresql: Any) -> None:
     await site.stop()
-    site.settings["database"] = server.create_database("nul")
+    site.settings["database"] = postgresql.create_database("nul")
     await site.start()
     job = await site.create(environment=environment_pb2.EnvironmentSpec(entry_point="evil.envs:Nul"))
     learner = site.learner()

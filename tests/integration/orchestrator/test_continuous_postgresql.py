@@ -36,8 +36,8 @@ async def restart(site: Any, database: str) -> None:
     await site.start()
 
 
-async def test_generations_and_rollbacks_after_every_crash(site, description, server):
-    database = server.create_database("generations")
+async def test_generations_and_rollbacks_after_every_crash(site, description, postgresql):
+    database = postgresql.create_database("generations")
 
     async def crash():
         await restart(site, database)
@@ -82,10 +82,10 @@ async def test_generations_and_rollbacks_after_every_crash(site, description, se
     assert await children(site) == []
 
 
-async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(site, make_spec, server):
+async def test_a_job_from_before_there_were_continuous_ones_promotes_its_best(site, make_spec, postgresql):
     """The migration keeps what is there, and adds what is new."""
     await site.stop()
-    url = server.create_database("former")
+    url = postgresql.create_database("former")
     spec = submission.checked(make_spec(objective=STEPS, evolution=ONE)).SerializeToString()
     with at_revision(url, "r0009") as connection:
         job = {"uid": "u", "project": "default", "job_id": "old", "state": "RUNNING", "spec": spec}

@@ -52,9 +52,9 @@ class Orchestrators:
 
 
 @pytest.fixture
-def orchestrators(site, server) -> Iterator[Orchestrators]:
+def orchestrators(site, postgresql) -> Iterator[Orchestrators]:
     with tempfile.TemporaryDirectory() as folder:  # the path of a socket has to be short
-        found = Orchestrators(site, server.create_database("failover"), folder)
+        found = Orchestrators(site, postgresql.create_database("failover"), folder)
         yield found
         for process in found.running:
             process.kill()

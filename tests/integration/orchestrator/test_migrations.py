@@ -82,8 +82,9 @@ async def test_a_job_of_an_older_version_goes_on_with_its_lease_and_its_best(sit
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_each_thing_that_was_evaluated_gets_a_kind(engine, request, tmp_path):
     """What it was, its columns had told."""
-    is_sqlite = engine == "sqlite"
-    url = f"sqlite:///{tmp_path}/o.sqlite" if is_sqlite else request.getfixturevalue("server").create_database("kinds")
+    url = f"sqlite:///{tmp_path}/o.sqlite"
+    if engine == "postgresql":
+        url = request.getfixturevalue("postgresql").create_database("kinds")
     columns = {
         "CHALLENGE": {"kind": "EVALUATE", "checkpoint": "a/b/"},
         "CONTEST": {"kind": "EVALUATE", "contest": "champion"},

@@ -122,6 +122,9 @@ def test_a_watch_goes_on_where_it_was_cut_off() -> None:
 
 def test_a_watch_gives_up_after_its_patience() -> None:
     times = iter(range(100))
+    silent = FakeJobs(*[[] for _ in range(9)])
+    with pytest.raises(Unavailable, match="ends each call and says nothing"):
+        list(JobWatch(silent, "n", patience_s=2, clock=lambda: float(next(times))))  # type: ignore[arg-type]
     jobs = FakeJobs([news(1)])
     watch = iter(JobWatch(jobs, "n", patience_s=2, clock=lambda: float(next(times))))  # type: ignore[arg-type]
     assert next(watch).events[0].position == 1

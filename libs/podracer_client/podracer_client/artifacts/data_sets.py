@@ -12,7 +12,7 @@ from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_file
 from podracer_client.names import DEFAULT_PROJECT
 from podracer_client.servers.stubs import Servers, pages
-from podracer_core.errors import AlreadyExists, InvalidInput, NotFound
+from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound
 
 __all__ = [
     "data_sets",
@@ -58,8 +58,7 @@ def describe_data_set(servers: Servers, name: str) -> Artifact:
     except NotFound as error:
         raise NotFound(f"there is no data set {name}; `podracer data list` shows all data sets") from error
     if artifact.kind != _KIND:
-        kind = artifact_service_pb2.ArtifactKind.Name(artifact.kind)[14:]
-        raise InvalidInput(f"{name} is an artifact of kind {kind}, expected a data set")
+        raise InvalidInput(f"{name} is an artifact of another kind, expected a data set")
     return artifact
 
 
@@ -70,6 +69,8 @@ def download_data_set(servers: Servers, name: str) -> Iterator[tuple[Artifact, P
     with tempfile.TemporaryDirectory(prefix="podracer-data-") as folder:
         received = servers.download(artifact.name, Path(folder) / "files")
         files = [path for path in (Path(folder) / "files").iterdir() if path.is_file()]
+        if not files:
+            raise DataCorrupted(f"the data set {name} arrived without a file")
         yield received, files[0]
 
 

@@ -12,7 +12,7 @@ import typer
 from podracer_client.command.options import Json, ServerOptions, with_server
 from podracer_client.display.output import columns, write_json
 from podracer_client.files import require_writable
-from podracer_client.names import short_name
+from podracer_client.names import moment, short_name
 from podracer_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -206,4 +206,5 @@ def _artifact_values(artifact: artifact_service_pb2.Artifact) -> dict[str, Any]:
 
 
 def _when(artifact: artifact_service_pb2.Artifact) -> str:
-    return artifact.create_time.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
+    when = moment(artifact.create_time)
+    return f"{when:%Y-%m-%d %H:%M:%SZ}" if when else "–"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import count_text, return_text, time_text
+from podracer_client.display.numbers import count_text, return_text
 from podracer_client.display.output import columns, write_json
-from podracer_client.names import best_checkpoint_name, short_name
+from podracer_client.names import best_checkpoint_name, short_name, time_text
 
 if TYPE_CHECKING:
     from podracer.orchestrator.v1 import job_pb2

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import enum_word, time_text
+from podracer_client.display.numbers import enum_word, time_json
 from podracer_client.display.output import columns, write_json
-from podracer_client.names import leaderboard_name, short_name
+from podracer_client.names import leaderboard_name, short_name, time_text
 from podracer_core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _promotion_json(promotion: job_service_pb2.Promotion) -> dict[str, Any]:
         "champion": _side(promotion.champion) if promotion.HasField("champion") else None,
         "challenger": _side(promotion.challenger) if promotion.HasField("challenger") else None,
         "reason": promotion.reason,
-        "create_time": promotion.create_time.ToJsonString(),
+        "create_time": time_json(promotion.create_time),
     }
 
 

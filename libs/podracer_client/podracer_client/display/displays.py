@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Self, TextIO
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, return_text
+from podracer_client.display.numbers import count_text, duration_text, return_text, time_json
 from podracer_client.display.output import write_json
 from podracer_client.display.snapshot import AgentRow, Snapshot
 from podracer_client.display.summary import JobSummary
+from podracer_client.names import moment
 
 _LINE_INTERVAL_S = 2.0
 _PROGRESS_INTERVAL_S = 1.0
@@ -69,7 +71,7 @@ class PlainDisplay(Display):
         self._log(progress_line(snapshot))
 
     def event(self, event: job_pb2.Event) -> None:
-        self._log(f"{event.kind}: {event.message}", event.time.seconds)
+        self._log(f"{event.kind}: {event.message}", moment(event.time))
 
     def prepared(self, text: str) -> None:
         self._log(f"prepared: {text}")
@@ -80,9 +82,8 @@ class PlainDisplay(Display):
     def finish(self, summary: JobSummary, next_steps: Sequence[str]) -> None:
         write_summary(self._out, summary, next_steps, self.warnings)
 
-    def _log(self, text: str, seconds: int = 0) -> None:
-        when = time.localtime(seconds or None)
-        self._diagnostics.write(f"{time.strftime('%H:%M:%S', when)}  {text}\n")
+    def _log(self, text: str, when: datetime | None = None) -> None:
+        self._diagnostics.write(f"{(when or datetime.now(UTC)).astimezone():%H:%M:%S}  {text}\n")
         self._diagnostics.flush()
 
 
@@ -131,7 +132,7 @@ class JsonDisplay(Display):
                 "message": event.message,
                 "subject": event.subject,
                 "details": dict(event.details),
-                "time": event.time.ToJsonString(),
+                "time": time_json(event.time),
             },
             self._out,
         )

@@ -9,7 +9,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
-from podracer_client.display.numbers import enum_word, seconds
+from podracer_client.display.numbers import enum_word, seconds, time_json
 from podracer_client.display.outcome import result_word
 from podracer_client.display.score import best_score
 from podracer_client.display.snapshot import state_text
@@ -39,7 +39,7 @@ def job_json(job: job_pb2.Job) -> dict[str, Any]:
         "agents": progress.agent_count,
         "pods": progress.pod_count,
         "rounds": progress.completed_rounds,
-        "create_time": job.create_time.ToJsonString(),
+        "create_time": time_json(job.create_time),
         "parent": job.parent or None,
         "generation": job.generation or None,
         "continuous": continuous_json(job.continuous_status) if job.HasField("continuous_status") else None,
@@ -53,7 +53,7 @@ def continuous_json(status: job_pb2.ContinuousStatus) -> dict[str, Any]:
         "current_job": status.current_job or None,
         "champion": status.champion.agent or None,
         "champion_generation": status.champion_generation or None,
-        "next_time": status.next_time.ToJsonString() if status.HasField("next_time") else None,
+        "next_time": time_json(status.next_time) if status.HasField("next_time") else None,
         "data_sha256": status.data_sha256 or None,
     }
 
@@ -84,7 +84,7 @@ def candidate_json(candidate: leaderboard_service_pb2.Candidate) -> dict[str, An
         "lineage": agent.lineage,
         "replaced": agent.replaced or None,
         "reason": agent.reason,
-        "admit_time": candidate.admit_time.ToJsonString(),
+        "admit_time": time_json(candidate.admit_time),
         "hyperparameters": agent_hyperparameters(agent.spec),
     }
 

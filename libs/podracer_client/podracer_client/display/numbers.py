@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def duration_text(value: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def time_text(timestamp: Timestamp) -> str:
-    """Local date and time; `–` for none."""
-    if not timestamp.seconds:
-        return "–"
-    return timestamp.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def time_json(timestamp: Timestamp) -> str | None:
+    """In UTC as JSON has it; None for what no calendar has."""
+    with suppress(ValueError):
+        return timestamp.ToJsonString()
+    return None
 
 
 def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
@@ -65,7 +65,7 @@ def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
     inside = "1 episode" if count == 1 else f"{count} episodes"
     if count != 1 or evaluation.deterministic:
         inside = f"95 % interval {interval_text(evaluation.lower_bound, evaluation.upper_bound)}, {inside}"
-    inside += f", {cut} of them cut after {max(evaluation.lengths):,} steps" if cut else ""
+    inside += f", {cut} of them cut after {max(evaluation.lengths, default=0):,} steps" if cut else ""
     inside += f"; {broken} more broke" if broken else ""
     return f"{return_text(evaluation.mean)} ({inside})"
 

@@ -15,7 +15,7 @@ from podracer_client.jobs.job import Job
 from podracer_client.names import DEFAULT_PROJECT, job_name
 from podracer_client.servers.lookup import find_connection
 from podracer_client.servers.stubs import PAGE_SIZE, Servers, pages
-from podracer_core.errors import Unavailable
+from podracer_core.errors import DataCorrupted, Unavailable
 
 if TYPE_CHECKING:
     from podracer_core.jobs.spec import JobSpec
@@ -158,6 +158,8 @@ class Client(Servers):
             yield from response.events
             if not response.more:
                 return
+            if not response.events or response.events[-1].position <= request.after_position:
+                raise DataCorrupted("the server lists the same events again and again")
             request.after_position = response.events[-1].position
 
     def promote(self, job: str, policy: str = "", *, alias: str = "", reason: str = "") -> job_service_pb2.Promotion:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
-from podracer_core.errors import DeadlineExpired, Unavailable
+from podracer_core.errors import DeadlineExpired, PodracerError, Unavailable
 from podracer_core.rpc.backoff import Backoff
 
 FINAL_STATES = frozenset({job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED})
@@ -63,6 +63,7 @@ class JobWatch:
         backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S, jitter=0.5)
         last_answer = self._clock()
         while not self._cancelled.is_set():
+            failure: PodracerError = Unavailable("it ends each call and says nothing")
             try:
                 for update in self._stream():
                     last_answer = self._clock()
@@ -71,13 +72,14 @@ class JobWatch:
                     if update.ended or self._cancelled.is_set():
                         return
             except (Unavailable, DeadlineExpired) as error:
-                if self._cancelled.is_set():
-                    return
-                if self._clock() - last_answer > self._patience_s:
-                    raise Unavailable(
-                        f"no answer from the orchestrator for {self._patience_s:.0f} s: {error.message}",
-                        reason=error.reason,
-                    ) from error
+                failure = error
+            if self._cancelled.is_set():
+                return
+            if self._clock() - last_answer > self._patience_s:
+                raise Unavailable(
+                    f"no answer from the orchestrator for {self._patience_s:.0f} s: {failure.message}",
+                    reason=failure.reason,
+                ) from failure
             self._cancelled.wait(next(backoff))
 
     def _stream(self) -> Iterator[JobUpdate]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
+from podracer_client.display.numbers import seconds
 from podracer_client.jobs.client import Client
 from podracer_client.jobs.job import Job
 from podracer_client.loggers.logger import AgentRun, Logger, Point
@@ -75,7 +76,7 @@ class _Rounds:
         if lease != self.lease:
             self.lease, self.count = lease, self.count + 1
             self.before_s, self.present_s = self.before_s + self.present_s, 0.0
-        self.present_s = max(self.present_s, message.train_time.ToTimedelta().total_seconds())
+        self.present_s = max(self.present_s, seconds(message.train_time))
         return {"round": float(self.count), "train_seconds": self.before_s + self.present_s}
 
 

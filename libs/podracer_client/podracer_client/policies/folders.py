@@ -197,8 +197,10 @@ class _Shelf:
         """The policy of the alias `champion`, or of the first other alias."""
         alias = _CHAMPION if _CHAMPION in board.aliases else min(board.aliases)
         request = leaderboard_service_pb2.ListAliasHistoryRequest(leaderboard=board.name, alias=alias, page_size=1)
-        newest = client.leaderboard_service.ListAliasHistory(request).changes[0]
-        return self._checkpoint(newest.agent, newest.checkpoint.prefix, client)
+        changes = client.leaderboard_service.ListAliasHistory(request).changes
+        if not changes:
+            raise NotFound(f"the alias {alias} points at nothing")
+        return self._checkpoint(changes[0].agent, changes[0].checkpoint.prefix, client)
 
     def _checkpoints(self, found: Sequence[leaderboard_service_pb2.Candidate], client: Client) -> list[StoredPolicy]:
         return [
@@ -212,7 +214,7 @@ class _Shelf:
         if evaluation and (evaluation.purpose not in CONFIRMING or evaluation.checkpoint.prefix != prefix):
             evaluation = None
         here = StateFolder.objects_of(self._state_folder) / prefix  # prefixes have the job's uid: it is the same one
-        if (here / MANIFEST).is_file():
+        if is_there(here / MANIFEST):
             return StoredPolicy(here.absolute(), evaluation)
         name = f"{agent}/checkpoints/{prefix.rstrip('/').rpartition('/')[2]}"
         if not client.connection.orchestrator:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from typing import Generic, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,7 +19,7 @@ from podracer_client.display.score import best_score, score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
 from podracer_client.jobs.client import Client
-from podracer_client.names import best_checkpoint_name, short_name
+from podracer_client.names import best_checkpoint_name, moment, short_name
 from podracer_client.report import conversion
 from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem
 from podracer_client.report.request import request_rows, searched_names
@@ -149,7 +150,7 @@ def _report(
         objective=conversion.objective(job.spec.objective),
         request=request_rows(job.spec),
         searched=searched_names(job.spec),
-        created=origin.ToDatetime(tzinfo=UTC),
+        created=moment(origin) or datetime.fromtimestamp(0, UTC),
         start_s=conversion.time_of(job.start_time, origin),
         end_s=end_s,
         now_s=_last_known_s(history, events) if end_s is None else end_s,
@@ -192,7 +193,8 @@ def _checkpoint_libraries(client: Client, job: job_pb2.Job) -> tuple[tuple[str, 
         return ()
     request = artifact_service_pb2.DownloadRequest(name=best_checkpoint_name(job.name), paths=[FILE_NAME])
     try:
-        content = b"".join(response.data for response in client.artifact_service.Download(request))
+        pieces = islice(client.artifact_service.Download(request, timeout=60.0), 20)  # a manifest has 16 MiB
+        content = b"".join(response.data for response in pieces)
         return tuple(sorted(Manifest.from_json(content, FILE_NAME).libraries.items()))
     except (NotFound, PreconditionFailed, DataCorrupted):
         return ()

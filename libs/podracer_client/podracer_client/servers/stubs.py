@@ -12,13 +12,14 @@ import grpc
 from podracer.leaderboard.v1 import leaderboard_service_pb2, leaderboard_service_pb2_grpc
 from podracer.orchestrator.v1 import artifact_service_pb2, artifact_service_pb2_grpc, job_service_pb2_grpc
 from podracer_client.servers.connection import Connection
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import DataCorrupted, InvalidInput
 from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.tls import TlsFolder
 
 __all__ = ["PAGE_SIZE", "Servers", "pages"]
 
 PAGE_SIZE = 1000
+MOST_PAGES = 10_000
 _JOB_METHODS = (
     *("CreateJob", "GetJob", "ListJobs", "CancelJob", "ListPods", "ListEvents", "GetCapacity"),
     *("CollectCheckpoints", "PromotePolicy", "RollbackPolicy", "ListPromotions"),
@@ -103,7 +104,7 @@ class Servers:
         from podracer_core.attachments.transfer import receive_artifact  # late: most callers download nothing
 
         request = artifact_service_pb2.DownloadRequest(name=artifact)
-        return receive_artifact(self.artifact_service.Download(request), Path(target))
+        return receive_artifact(self.artifact_service.Download(request, timeout=3600.0), Path(target))
 
 
 class _Listing(Protocol):
@@ -121,11 +122,14 @@ Response = TypeVar("Response", bound=_Page)
 
 
 def pages(call: Callable[[Request], Response], request: Request) -> Iterator[Response]:
-    """The pages of a listing, each read when it is needed."""
+    """The pages of a listing, each read when it is needed. Raises DataCorrupted for a listing without an end."""
     request.page_size = PAGE_SIZE
-    while True:
+    for _ in range(MOST_PAGES):
         response = call(request)
         yield response
         if not response.next_page_token:
             return
+        if response.next_page_token == request.page_token:
+            break
         request.page_token = response.next_page_token
+    raise DataCorrupted("the server lists the same page again and again")

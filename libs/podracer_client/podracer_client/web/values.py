@@ -10,7 +10,7 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.messages import candidate_json, job_json
-from podracer_client.display.numbers import enum_word, seconds
+from podracer_client.display.numbers import enum_word, seconds, time_json
 from podracer_client.display.score import score_name
 from podracer_client.jobs.watch import FINAL_STATES
 from podracer_client.names import short_name
@@ -111,7 +111,7 @@ def promotion_values(promotions: Iterable[job_service_pb2.Promotion]) -> list[di
             "decision": enum_word(job_service_pb2.PromotionDecision, each.decision),
             "policy": short_name(each.policy.agent),
             "reason": each.reason,
-            "time": each.create_time.ToJsonString(),
+            "time": time_json(each.create_time),
         }
         for each in promotions
     ]

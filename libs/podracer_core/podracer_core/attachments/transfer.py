@@ -167,7 +167,7 @@ def _receive_files(
 class _IncomingFile:
     def __init__(self, header: artifact_service_pb2.ArtifactFile, folder: Path) -> None:
         relative = PurePosixPath(header.path)
-        if relative.is_absolute() or not relative.parts or ".." in relative.parts:
+        if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in header.path:
             raise DataCorrupted(f"the download holds the path {header.path!r}, expected one below its folder")
         path = folder.joinpath(*relative.parts)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,6 +179,8 @@ class _IncomingFile:
     def write(self, data: bytes) -> None:
         self._digest.update(data)
         self._size += len(data)
+        if self._size > self._header.size_bytes:  # a server that lies sends without an end
+            self.finish()
         self._file.write(data)
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ DebugInfo     the user's traceback of UserCodeFailed; never one of Podracer's ow
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import grpc
@@ -150,9 +150,10 @@ def _error_from(code: grpc.StatusCode, message: str, status: status_pb2.Status |
     info, request, debug = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.DebugInfo()
     has_debug = False
     for detail in status.details if status is not None else ():
-        detail.Unpack(info)
-        detail.Unpack(request)
-        has_debug = detail.Unpack(debug) or has_debug
+        with suppress(DecodeError):  # bytes that are not what they are said to be tell nothing
+            detail.Unpack(info)
+            detail.Unpack(request)
+            has_debug = detail.Unpack(debug) or has_debug
     ours = info.domain == DOMAIN
     reason = info.reason if ours else _foreign_reason(code)
     cls = _CLASS_OF_CODE.get(code, PodracerError)
