@@ -24,6 +24,7 @@ _sym_db = _symbol_database.Default()
 
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from podracer.common.v1 import access_pb2 as podracer_dot_common_dot_v1_dot_access__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 from podracer.common.v1 import cohort_pb2 as podracer_dot_common_dot_v1_dot_cohort__pb2
 from podracer.common.v1 import environment_pb2 as podracer_dot_common_dot_v1_dot_environment__pb2
@@ -31,7 +32,7 @@ from podracer.common.v1 import file_pb2 as podracer_dot_common_dot_v1_dot_file__
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-podracer/evaluator/v1/evaluator_service.proto\x12\x15podracer.evaluator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xf3\x01\n\x0f\x45valuateRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.OpenEvaluateH\x00\x12\x37\n\x05order\x18\x02 \x01(\x0b\x32&.podracer.evaluator.v1.EvaluationOrderH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\xd8\x01\n\x0cOpenEvaluate\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x32\n\x08\x63\x61rriers\x18\x03 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\x12\x11\n\tevaluator\x18\x06 \x01(\t\"\xe5\x03\n\x0f\x45valuationOrder\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x61gents\x18\x02 \x03(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12\x44\n\x07tensors\x18\x04 \x03(\x0b\x32\x33.podracer.evaluator.v1.EvaluationOrder.TensorsEntry\x12<\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurposeB\x04\xe2\x41\x01\x02\x12\r\n\x05seeds\x18\x06 \x03(\x03\x12\x16\n\x0e\x66irst_episodes\x18\x07 \x01(\x05\x12\x1c\n\x0f\x61\x64mission_score\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x1b\n\x0erequired_score\x18\n \x01(\x01H\x01\x88\x01\x01\x12*\n\x07timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x42\x12\n\x10_admission_scoreB\x11\n\x0f_required_score\"\x85\x02\n\x10\x45valuateResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.EvaluateOpenedH\x00\x12\x39\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluationAnswerH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12;\n\x08\x64raining\x18\x04 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluateDrainingH\x00\x42\t\n\x07message\"r\n\x0e\x45valuateOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\"m\n\x10\x45valuationAnswer\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x33\n\x0b\x65valuations\x18\x02 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\"\n\x10\x45valuateDraining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\x10\x43heckpointSource\x12=\n\ncheckpoint\x18\x01 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceH\x00\x12\x10\n\x06\x66older\x18\x02 \x01(\tH\x00\x12\x15\n\x0b\x66ile_sha256\x18\x03 \x01(\tH\x00\x42\x08\n\x06source\"\x91\x02\n\x19\x45valuateCheckpointRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x05\x12\x36\n\x07purpose\x18\x06 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12\x11\n\tevaluator\x18\x07 \x01(\t\"\xfb\x01\n\x1a\x45valuateCheckpointResponse\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12.\n\x06stored\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1f\n\x12largest_difference\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescriptionB\x15\n\x13_largest_difference\"\x90\x03\n\x15\x43heckpointDescription\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x04 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x11\n\tenv_steps\x18\x05 \x01(\x03\x12Z\n\x0fhyperparameters\x18\x06 \x03(\x0b\x32\x41.podracer.evaluator.v1.CheckpointDescription.HyperparametersEntry\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\x80\x02\n\x0f\x42\x61\x63ktestRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x11\n\tbaselines\x18\x04 \x03(\t\x12\x14\n\x0cindex_column\x18\x05 \x01(\t\x12:\n\rtrained_table\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\"\x88\x01\n\x10\x42\x61\x63ktestResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.BacktestHeaderH\x00\x12\x33\n\x04\x62\x61rs\x18\x02 \x01(\x0b\x32#.podracer.evaluator.v1.BacktestBarsH\x00\x42\x06\n\x04part\"\xce\x02\n\x0e\x42\x61\x63ktestHeader\x12\x41\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63ounts\x18\x03 \x03(\t\x12\x11\n\tbar_count\x18\x04 \x01(\x03\x12\x16\n\x0etrain_start_us\x18\x05 \x01(\x03\x12\x14\n\x0ctrain_end_us\x18\x06 \x01(\x03\x12\x38\n\x0b\x65nvironment\x18\x07 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x13\n\x0bpreparation\x18\x08 \x01(\t\x12\x10\n\x08\x65nsemble\x18\t \x01(\t\x12\x1a\n\x12selection_start_us\x18\n \x01(\x03\x12\x18\n\x10selection_end_us\x18\x0b \x01(\x03\"\xbc\x01\n\x0c\x42\x61\x63ktestBars\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\x05\x12\x0f\n\x07time_us\x18\x02 \x03(\x10\x12\r\n\x05value\x18\x03 \x03(\x01\x12\x0c\n\x04\x63\x61sh\x18\x04 \x03(\x01\x12\x0e\n\x06shares\x18\x05 \x03(\x01\x12\r\n\x05\x63lose\x18\x06 \x03(\x01\x12\x11\n\tfilled_us\x18\x07 \x03(\x10\x12\x0e\n\x06orders\x18\x08 \x03(\x01\x12\x0e\n\x06traded\x18\t \x03(\x01\x12\r\n\x05price\x18\n \x03(\x01\x12\x0c\n\x04\x63ost\x18\x0b \x03(\x01\"|\n\x0eInspectRequest\x12>\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpecB\x04\xe2\x41\x01\x02\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"d\n\x0fInspectResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x10\n\x08warnings\x18\x02 \x03(\t\"\x9a\x01\n\x13\x45xportPolicyRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x33\n\x06\x66ormat\x18\x02 \x01(\x0e\x32#.podracer.evaluator.v1.ExportFormat\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"e\n\x14\x45xportPolicyResponse\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.ExportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xbf\x01\n\x0c\x45xportHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x1a\n\x12largest_difference\x18\x03 \x01(\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x16\n\x0e\x63ompared_count\x18\x05 \x01(\x05\x12\x14\n\x0cplayed_count\x18\x06 \x01(\x05\"\xf4\x01\n\x12RecordVideoRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x0c\n\x04seed\x18\x04 \x01(\x03\x12\x32\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\".podracer.evaluator.v1.VideoFormat\x12\x12\n\nstep_limit\x18\x06 \x01(\x05\"c\n\x13RecordVideoResponse\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\".podracer.evaluator.v1.VideoHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb3\x01\n\x0bVideoHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x13\n\x0b\x66rame_count\x18\x03 \x01(\x05\x12\x16\n\x0e\x65pisode_return\x18\x04 \x01(\x01\x12\x10\n\x08\x63omplete\x18\x05 \x01(\x08\x12\x41\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x80\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x03*\x84\x01\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPORT_FORMAT_TORCH_EXPORT\x10\x01\x12\x1d\n\x19\x45XPORT_FORMAT_TORCHSCRIPT\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_ONNX\x10\x03*W\n\x0bVideoFormat\x12\x1c\n\x18VIDEO_FORMAT_UNSPECIFIED\x10\x00\x12\x14\n\x10VIDEO_FORMAT_MP4\x10\x01\x12\x14\n\x10VIDEO_FORMAT_GIF\x10\x02\x32\xb6\x06\n\x10\x45valuatorService\x12_\n\x08\x45valuate\x12&.podracer.evaluator.v1.EvaluateRequest\x1a\'.podracer.evaluator.v1.EvaluateResponse(\x01\x30\x01\x12y\n\x12\x45valuateCheckpoint\x12\x30.podracer.evaluator.v1.EvaluateCheckpointRequest\x1a\x31.podracer.evaluator.v1.EvaluateCheckpointResponse\x12]\n\x08\x42\x61\x63ktest\x12&.podracer.evaluator.v1.BacktestRequest\x1a\'.podracer.evaluator.v1.BacktestResponse0\x01\x12X\n\x07Inspect\x12%.podracer.evaluator.v1.InspectRequest\x1a&.podracer.evaluator.v1.InspectResponse\x12i\n\x0c\x45xportPolicy\x12*.podracer.evaluator.v1.ExportPolicyRequest\x1a+.podracer.evaluator.v1.ExportPolicyResponse0\x01\x12\x66\n\x0bRecordVideo\x12).podracer.evaluator.v1.RecordVideoRequest\x1a*.podracer.evaluator.v1.RecordVideoResponse0\x01\x12Z\n\x07PutFile\x12%.podracer.evaluator.v1.PutFileRequest\x1a&.podracer.evaluator.v1.PutFileResponse(\x01\x12^\n\tGetStatus\x12\'.podracer.evaluator.v1.GetStatusRequest\x1a(.podracer.evaluator.v1.GetStatusResponseB=Z;github.com/podracer-rl/podracer/go/evaluator/v1;evaluatorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-podracer/evaluator/v1/evaluator_service.proto\x12\x15podracer.evaluator.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fpodracer/common/v1/access.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xf3\x01\n\x0f\x45valuateRequest\x12\x33\n\x04open\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.OpenEvaluateH\x00\x12\x37\n\x05order\x18\x02 \x01(\x0b\x32&.podracer.evaluator.v1.EvaluationOrderH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\xd8\x01\n\x0cOpenEvaluate\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x32\n\x08\x63\x61rriers\x18\x03 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\x12\x11\n\tevaluator\x18\x06 \x01(\t\"\xe5\x03\n\x0f\x45valuationOrder\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x61gents\x18\x02 \x03(\t\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\x12\x44\n\x07tensors\x18\x04 \x03(\x0b\x32\x33.podracer.evaluator.v1.EvaluationOrder.TensorsEntry\x12<\n\x07purpose\x18\x05 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurposeB\x04\xe2\x41\x01\x02\x12\r\n\x05seeds\x18\x06 \x03(\x03\x12\x16\n\x0e\x66irst_episodes\x18\x07 \x01(\x05\x12\x1c\n\x0f\x61\x64mission_score\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x1b\n\x0erequired_score\x18\n \x01(\x01H\x01\x88\x01\x01\x12*\n\x07timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x42\x12\n\x10_admission_scoreB\x11\n\x0f_required_score\"\x85\x02\n\x10\x45valuateResponse\x12\x37\n\x06opened\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.EvaluateOpenedH\x00\x12\x39\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluationAnswerH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12;\n\x08\x64raining\x18\x04 \x01(\x0b\x32\'.podracer.evaluator.v1.EvaluateDrainingH\x00\x42\t\n\x07message\"r\n\x0e\x45valuateOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\"m\n\x10\x45valuationAnswer\x12\x10\n\x08order_id\x18\x01 \x01(\x03\x12\x33\n\x0b\x65valuations\x18\x02 \x03(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x12\n\nsuperseded\x18\x03 \x01(\x08\"\"\n\x10\x45valuateDraining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x84\x01\n\x10\x43heckpointSource\x12=\n\ncheckpoint\x18\x01 \x01(\x0b\x32\'.podracer.common.v1.CheckpointReferenceH\x00\x12\x10\n\x06\x66older\x18\x02 \x01(\tH\x00\x12\x15\n\x0b\x66ile_sha256\x18\x03 \x01(\tH\x00\x42\x08\n\x06source\"\x91\x02\n\x19\x45valuateCheckpointRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\r\n\x05seeds\x18\x04 \x03(\x03\x12\x10\n\x08\x65pisodes\x18\x05 \x01(\x05\x12\x36\n\x07purpose\x18\x06 \x01(\x0e\x32%.podracer.common.v1.EvaluationPurpose\x12\x11\n\tevaluator\x18\x07 \x01(\t\"\xfb\x01\n\x1a\x45valuateCheckpointResponse\x12\x32\n\nevaluation\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12.\n\x06stored\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.Evaluation\x12\x1f\n\x12largest_difference\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescriptionB\x15\n\x13_largest_difference\"\x90\x03\n\x15\x43heckpointDescription\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x04 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x11\n\tenv_steps\x18\x05 \x01(\x03\x12Z\n\x0fhyperparameters\x18\x06 \x03(\x0b\x32\x41.podracer.evaluator.v1.CheckpointDescription.HyperparametersEntry\x1a_\n\x14HyperparametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x36\n\x05value\x18\x02 \x01(\x0b\x32\'.podracer.common.v1.HyperparameterValue:\x02\x38\x01\"\x80\x02\n\x0f\x42\x61\x63ktestRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x11\n\tbaselines\x18\x04 \x03(\t\x12\x14\n\x0cindex_column\x18\x05 \x01(\t\x12:\n\rtrained_table\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReference\"\x88\x01\n\x10\x42\x61\x63ktestResponse\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32%.podracer.evaluator.v1.BacktestHeaderH\x00\x12\x33\n\x04\x62\x61rs\x18\x02 \x01(\x0b\x32#.podracer.evaluator.v1.BacktestBarsH\x00\x42\x06\n\x04part\"\xce\x02\n\x0e\x42\x61\x63ktestHeader\x12\x41\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63ounts\x18\x03 \x03(\t\x12\x11\n\tbar_count\x18\x04 \x01(\x03\x12\x16\n\x0etrain_start_us\x18\x05 \x01(\x03\x12\x14\n\x0ctrain_end_us\x18\x06 \x01(\x03\x12\x38\n\x0b\x65nvironment\x18\x07 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x13\n\x0bpreparation\x18\x08 \x01(\t\x12\x10\n\x08\x65nsemble\x18\t \x01(\t\x12\x1a\n\x12selection_start_us\x18\n \x01(\x03\x12\x18\n\x10selection_end_us\x18\x0b \x01(\x03\"\xbc\x01\n\x0c\x42\x61\x63ktestBars\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\x05\x12\x0f\n\x07time_us\x18\x02 \x03(\x10\x12\r\n\x05value\x18\x03 \x03(\x01\x12\x0c\n\x04\x63\x61sh\x18\x04 \x03(\x01\x12\x0e\n\x06shares\x18\x05 \x03(\x01\x12\r\n\x05\x63lose\x18\x06 \x03(\x01\x12\x11\n\tfilled_us\x18\x07 \x03(\x10\x12\x0e\n\x06orders\x18\x08 \x03(\x01\x12\x0e\n\x06traded\x18\t \x03(\x01\x12\r\n\x05price\x18\n \x03(\x01\x12\x0c\n\x04\x63ost\x18\x0b \x03(\x01\"|\n\x0eInspectRequest\x12>\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpecB\x04\xe2\x41\x01\x02\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"d\n\x0fInspectResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x10\n\x08warnings\x18\x02 \x03(\t\"\x9a\x01\n\x13\x45xportPolicyRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x33\n\x06\x66ormat\x18\x02 \x01(\x0e\x32#.podracer.evaluator.v1.ExportFormat\x12\x10\n\x08\x65nsemble\x18\x03 \x01(\t\"e\n\x14\x45xportPolicyResponse\x12\x35\n\x06header\x18\x01 \x01(\x0b\x32#.podracer.evaluator.v1.ExportHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xbf\x01\n\x0c\x45xportHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x1a\n\x12largest_difference\x18\x03 \x01(\x01\x12\x41\n\x0b\x64\x65scription\x18\x04 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\x12\x16\n\x0e\x63ompared_count\x18\x05 \x01(\x05\x12\x14\n\x0cplayed_count\x18\x06 \x01(\x05\"\xf4\x01\n\x12RecordVideoRequest\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.evaluator.v1.CheckpointSource\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\t\x12\x38\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12\x0c\n\x04seed\x18\x04 \x01(\x03\x12\x32\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\".podracer.evaluator.v1.VideoFormat\x12\x12\n\nstep_limit\x18\x06 \x01(\x05\"c\n\x13RecordVideoResponse\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\".podracer.evaluator.v1.VideoHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb3\x01\n\x0bVideoHeader\x12\x12\n\nsize_bytes\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x13\n\x0b\x66rame_count\x18\x03 \x01(\x05\x12\x16\n\x0e\x65pisode_return\x18\x04 \x01(\x01\x12\x10\n\x08\x63omplete\x18\x05 \x01(\x08\x12\x41\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32,.podracer.evaluator.v1.CheckpointDescription\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x80\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x03*\x84\x01\n\x0c\x45xportFormat\x12\x1d\n\x19\x45XPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPORT_FORMAT_TORCH_EXPORT\x10\x01\x12\x1d\n\x19\x45XPORT_FORMAT_TORCHSCRIPT\x10\x02\x12\x16\n\x12\x45XPORT_FORMAT_ONNX\x10\x03*W\n\x0bVideoFormat\x12\x1c\n\x18VIDEO_FORMAT_UNSPECIFIED\x10\x00\x12\x14\n\x10VIDEO_FORMAT_MP4\x10\x01\x12\x14\n\x10VIDEO_FORMAT_GIF\x10\x02\x32\xae\x07\n\x10\x45valuatorService\x12m\n\x08\x45valuate\x12&.podracer.evaluator.v1.EvaluateRequest\x1a\'.podracer.evaluator.v1.EvaluateResponse\"\x0c\xca\x84\x19\x08\n\x01\x03\x10\x80\x80\x80 (\x01\x30\x01\x12\x88\x01\n\x12\x45valuateCheckpoint\x12\x30.podracer.evaluator.v1.EvaluateCheckpointRequest\x1a\x31.podracer.evaluator.v1.EvaluateCheckpointResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x12l\n\x08\x42\x61\x63ktest\x12&.podracer.evaluator.v1.BacktestRequest\x1a\'.podracer.evaluator.v1.BacktestResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x30\x01\x12g\n\x07Inspect\x12%.podracer.evaluator.v1.InspectRequest\x1a&.podracer.evaluator.v1.InspectResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x12x\n\x0c\x45xportPolicy\x12*.podracer.evaluator.v1.ExportPolicyRequest\x1a+.podracer.evaluator.v1.ExportPolicyResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x30\x01\x12u\n\x0bRecordVideo\x12).podracer.evaluator.v1.RecordVideoRequest\x1a*.podracer.evaluator.v1.RecordVideoResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x30\x01\x12i\n\x07PutFile\x12%.podracer.evaluator.v1.PutFileRequest\x1a&.podracer.evaluator.v1.PutFileResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01(\x01\x12m\n\tGetStatus\x12\'.podracer.evaluator.v1.GetStatusRequest\x1a(.podracer.evaluator.v1.GetStatusResponse\"\r\xca\x84\x19\t\n\x02\x04\x03\x10\x80\x80\x80\x01\x42=Z;github.com/podracer-rl/podracer/go/evaluator/v1;evaluatorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,68 +48,84 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_INSPECTREQUEST'].fields_by_name['environment']._loaded_options = None
   _globals['_INSPECTREQUEST'].fields_by_name['environment']._serialized_options = b'\342A\001\002'
-  _globals['_EXPORTFORMAT']._serialized_start=5276
-  _globals['_EXPORTFORMAT']._serialized_end=5408
-  _globals['_VIDEOFORMAT']._serialized_start=5410
-  _globals['_VIDEOFORMAT']._serialized_end=5497
-  _globals['_EVALUATEREQUEST']._serialized_start=305
-  _globals['_EVALUATEREQUEST']._serialized_end=548
-  _globals['_OPENEVALUATE']._serialized_start=551
-  _globals['_OPENEVALUATE']._serialized_end=767
-  _globals['_EVALUATIONORDER']._serialized_start=770
-  _globals['_EVALUATIONORDER']._serialized_end=1255
-  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_start=1142
-  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_end=1216
-  _globals['_EVALUATERESPONSE']._serialized_start=1258
-  _globals['_EVALUATERESPONSE']._serialized_end=1519
-  _globals['_EVALUATEOPENED']._serialized_start=1521
-  _globals['_EVALUATEOPENED']._serialized_end=1635
-  _globals['_EVALUATIONANSWER']._serialized_start=1637
-  _globals['_EVALUATIONANSWER']._serialized_end=1746
-  _globals['_EVALUATEDRAINING']._serialized_start=1748
-  _globals['_EVALUATEDRAINING']._serialized_end=1782
-  _globals['_CHECKPOINTSOURCE']._serialized_start=1785
-  _globals['_CHECKPOINTSOURCE']._serialized_end=1917
-  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_start=1920
-  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_end=2193
-  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_start=2196
-  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_end=2447
-  _globals['_CHECKPOINTDESCRIPTION']._serialized_start=2450
-  _globals['_CHECKPOINTDESCRIPTION']._serialized_end=2850
-  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_start=2755
-  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_end=2850
-  _globals['_BACKTESTREQUEST']._serialized_start=2853
-  _globals['_BACKTESTREQUEST']._serialized_end=3109
-  _globals['_BACKTESTRESPONSE']._serialized_start=3112
-  _globals['_BACKTESTRESPONSE']._serialized_end=3248
-  _globals['_BACKTESTHEADER']._serialized_start=3251
-  _globals['_BACKTESTHEADER']._serialized_end=3585
-  _globals['_BACKTESTBARS']._serialized_start=3588
-  _globals['_BACKTESTBARS']._serialized_end=3776
-  _globals['_INSPECTREQUEST']._serialized_start=3778
-  _globals['_INSPECTREQUEST']._serialized_end=3902
-  _globals['_INSPECTRESPONSE']._serialized_start=3904
-  _globals['_INSPECTRESPONSE']._serialized_end=4004
-  _globals['_EXPORTPOLICYREQUEST']._serialized_start=4007
-  _globals['_EXPORTPOLICYREQUEST']._serialized_end=4161
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=4163
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=4264
-  _globals['_EXPORTHEADER']._serialized_start=4267
-  _globals['_EXPORTHEADER']._serialized_end=4458
-  _globals['_RECORDVIDEOREQUEST']._serialized_start=4461
-  _globals['_RECORDVIDEOREQUEST']._serialized_end=4705
-  _globals['_RECORDVIDEORESPONSE']._serialized_start=4707
-  _globals['_RECORDVIDEORESPONSE']._serialized_end=4806
-  _globals['_VIDEOHEADER']._serialized_start=4809
-  _globals['_VIDEOHEADER']._serialized_end=4988
-  _globals['_PUTFILEREQUEST']._serialized_start=4990
-  _globals['_PUTFILEREQUEST']._serialized_end=5080
-  _globals['_PUTFILERESPONSE']._serialized_start=5082
-  _globals['_PUTFILERESPONSE']._serialized_end=5122
-  _globals['_GETSTATUSREQUEST']._serialized_start=5124
-  _globals['_GETSTATUSREQUEST']._serialized_end=5142
-  _globals['_GETSTATUSRESPONSE']._serialized_start=5145
-  _globals['_GETSTATUSRESPONSE']._serialized_end=5273
-  _globals['_EVALUATORSERVICE']._serialized_start=5500
-  _globals['_EVALUATORSERVICE']._serialized_end=6322
+  _globals['_EVALUATORSERVICE'].methods_by_name['Evaluate']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['Evaluate']._serialized_options = b'\312\204\031\010\n\001\003\020\200\200\200 '
+  _globals['_EVALUATORSERVICE'].methods_by_name['EvaluateCheckpoint']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['EvaluateCheckpoint']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['Backtest']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['Backtest']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['Inspect']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['Inspect']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['ExportPolicy']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['ExportPolicy']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['RecordVideo']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['RecordVideo']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['PutFile']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['PutFile']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EVALUATORSERVICE'].methods_by_name['GetStatus']._loaded_options = None
+  _globals['_EVALUATORSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\312\204\031\t\n\002\004\003\020\200\200\200\001'
+  _globals['_EXPORTFORMAT']._serialized_start=5309
+  _globals['_EXPORTFORMAT']._serialized_end=5441
+  _globals['_VIDEOFORMAT']._serialized_start=5443
+  _globals['_VIDEOFORMAT']._serialized_end=5530
+  _globals['_EVALUATEREQUEST']._serialized_start=338
+  _globals['_EVALUATEREQUEST']._serialized_end=581
+  _globals['_OPENEVALUATE']._serialized_start=584
+  _globals['_OPENEVALUATE']._serialized_end=800
+  _globals['_EVALUATIONORDER']._serialized_start=803
+  _globals['_EVALUATIONORDER']._serialized_end=1288
+  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_start=1175
+  _globals['_EVALUATIONORDER_TENSORSENTRY']._serialized_end=1249
+  _globals['_EVALUATERESPONSE']._serialized_start=1291
+  _globals['_EVALUATERESPONSE']._serialized_end=1552
+  _globals['_EVALUATEOPENED']._serialized_start=1554
+  _globals['_EVALUATEOPENED']._serialized_end=1668
+  _globals['_EVALUATIONANSWER']._serialized_start=1670
+  _globals['_EVALUATIONANSWER']._serialized_end=1779
+  _globals['_EVALUATEDRAINING']._serialized_start=1781
+  _globals['_EVALUATEDRAINING']._serialized_end=1815
+  _globals['_CHECKPOINTSOURCE']._serialized_start=1818
+  _globals['_CHECKPOINTSOURCE']._serialized_end=1950
+  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_start=1953
+  _globals['_EVALUATECHECKPOINTREQUEST']._serialized_end=2226
+  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_start=2229
+  _globals['_EVALUATECHECKPOINTRESPONSE']._serialized_end=2480
+  _globals['_CHECKPOINTDESCRIPTION']._serialized_start=2483
+  _globals['_CHECKPOINTDESCRIPTION']._serialized_end=2883
+  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_start=2788
+  _globals['_CHECKPOINTDESCRIPTION_HYPERPARAMETERSENTRY']._serialized_end=2883
+  _globals['_BACKTESTREQUEST']._serialized_start=2886
+  _globals['_BACKTESTREQUEST']._serialized_end=3142
+  _globals['_BACKTESTRESPONSE']._serialized_start=3145
+  _globals['_BACKTESTRESPONSE']._serialized_end=3281
+  _globals['_BACKTESTHEADER']._serialized_start=3284
+  _globals['_BACKTESTHEADER']._serialized_end=3618
+  _globals['_BACKTESTBARS']._serialized_start=3621
+  _globals['_BACKTESTBARS']._serialized_end=3809
+  _globals['_INSPECTREQUEST']._serialized_start=3811
+  _globals['_INSPECTREQUEST']._serialized_end=3935
+  _globals['_INSPECTRESPONSE']._serialized_start=3937
+  _globals['_INSPECTRESPONSE']._serialized_end=4037
+  _globals['_EXPORTPOLICYREQUEST']._serialized_start=4040
+  _globals['_EXPORTPOLICYREQUEST']._serialized_end=4194
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=4196
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=4297
+  _globals['_EXPORTHEADER']._serialized_start=4300
+  _globals['_EXPORTHEADER']._serialized_end=4491
+  _globals['_RECORDVIDEOREQUEST']._serialized_start=4494
+  _globals['_RECORDVIDEOREQUEST']._serialized_end=4738
+  _globals['_RECORDVIDEORESPONSE']._serialized_start=4740
+  _globals['_RECORDVIDEORESPONSE']._serialized_end=4839
+  _globals['_VIDEOHEADER']._serialized_start=4842
+  _globals['_VIDEOHEADER']._serialized_end=5021
+  _globals['_PUTFILEREQUEST']._serialized_start=5023
+  _globals['_PUTFILEREQUEST']._serialized_end=5113
+  _globals['_PUTFILERESPONSE']._serialized_start=5115
+  _globals['_PUTFILERESPONSE']._serialized_end=5155
+  _globals['_GETSTATUSREQUEST']._serialized_start=5157
+  _globals['_GETSTATUSREQUEST']._serialized_end=5175
+  _globals['_GETSTATUSRESPONSE']._serialized_start=5178
+  _globals['_GETSTATUSRESPONSE']._serialized_end=5306
+  _globals['_EVALUATORSERVICE']._serialized_start=5533
+  _globals['_EVALUATORSERVICE']._serialized_end=6475
 # @@protoc_insertion_point(module_scope)
