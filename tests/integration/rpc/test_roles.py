@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from google.protobuf import descriptor_pool
@@ -108,14 +110,16 @@ async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
             policies.present = lambda: [large]  # type: ignore[method-assign, list-item, return-value]
             made = await create_policy_server(PolicyConfig(**common), policies, batcher)
         else:
+            followers = FollowerRegistry()
+            stack.enter_context(followers.serving(Mock()))
+            learner = {"orchestrator": "127.0.0.1:1", "store": f"file://{folder}/store"}
             made = {
                 "worker": lambda: create_worker_server(WorkerConfig(**pod), WorkQueue()),
                 "evaluator": lambda: create_evaluator_server(EvaluatorConfig(**pod), WorkQueue(), threading.Event()),
                 "learner": lambda: create_learner_server(
-                    LearnerConfig(**pod, orchestrator="127.0.0.1:1", store=f"file://{folder}/store"),
-                    LearnerStatus(), Commands(), FollowerRegistry(),
+                    LearnerConfig(**pod, **learner), LearnerStatus(), Commands(), followers
                 ),
-            }[server]()  # fmt: skip
+            }[server]()
             stack.enter_context(made)
             yield made.address, lease.issue(name, 1)
             return
@@ -124,10 +128,15 @@ async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_each_server_does_what_the_table_says(server: str, tmp_path: Path, tokens: dict[str, str]) -> None:
+async def test_each_server_does_what_the_table_says(
+    server: str, tmp_path: Path, tokens: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podracer.audit")
     own = [row for row in rows() if row.method.startswith(f"/podracer.{server}.")]
     async with running(server, tmp_path) as (address, lease):
         await asyncio.to_thread(attack, address, own, tokens | {"lease": lease, "leaseown": lease})
+    logged = {json.loads(line.message)["method"] for line in caplog.records if line.name == "podracer.audit"}
+    assert {f"/podracer.{method}" for method in logged} == {row.method for row in own if row.is_act}
 
 
 def attack(address: str, own: list[Row], tokens: dict[str, str]) -> None:
