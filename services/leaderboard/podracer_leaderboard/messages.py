@@ -98,6 +98,15 @@ def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str)
     )
 
 
+def leave_out_episodes(candidate: leaderboard_pb2.Candidate) -> None:
+    """Make the evaluations of a candidate small: ListEvaluations has them whole."""
+    agent = candidate.agent
+    for message, field in ((candidate, "evaluation"), (agent, "latest_evaluation"), (agent, "best_evaluation")):
+        if message.HasField(field):
+            for long in ("returns", "lengths", "seeds", "statistics", "first_break"):
+                getattr(message, field).ClearField(long)
+
+
 def leaderboard(
     board: BoardRow, candidates: list[leaderboard_pb2.Candidate], aliases: dict[str, str]
 ) -> leaderboard_pb2.Leaderboard:
