@@ -100,11 +100,10 @@ def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str)
 
 def leave_out_episodes(candidate: leaderboard_pb2.Candidate) -> None:
     """Make the evaluations of a candidate small: ListEvaluations has them whole."""
-    agent = candidate.agent
-    for message, field in ((candidate, "evaluation"), (agent, "latest_evaluation"), (agent, "best_evaluation")):
-        if message.HasField(field):
+    for _, value in (*candidate.ListFields(), *candidate.agent.ListFields()):
+        if isinstance(value, agent_pb2.Evaluation):
             for long in ("returns", "lengths", "seeds", "statistics", "first_break"):
-                getattr(message, field).ClearField(long)
+                value.ClearField(long)
 
 
 def leaderboard(

@@ -69,7 +69,7 @@ class ServerOptions:
             ("grpc.server.max_pending_requests_hard_limit", limits.PENDING_CALLS),
             ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
             ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", max(limits.REQUEST_BYTES, *stated, *fixed)),
+            ("grpc.max_receive_message_length", max((limits.REQUEST_BYTES, *stated, *fixed))),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # a compressed request would grow before it is measured
             ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
             ("grpc.max_concurrent_streams", self.connection_streams),
