@@ -482,7 +482,7 @@ class TestCheckpoints:
         self, stub: evaluator_service_pb2_grpc.EvaluatorServiceStub, stored: Any
     ) -> None:
         source = pb.CheckpointSource(checkpoint=stored[0])
-        with pytest.raises(InvalidInput, match="format: is 99, .*defined"):
+        with pytest.raises(InvalidInput, match=r"format: is 99, .*defined"):
             list(stub.ExportPolicy(pb.ExportPolicyRequest(checkpoints=[source], format=99)))
 
     @pytest.mark.parametrize(
