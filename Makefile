@@ -147,13 +147,14 @@ types: setup  ## mypy, strict, on our packages
 imports: setup  ## the import rules of the house
 	@$(BIN)/lint-imports
 
-protos: setup  ## generate the gRPC stubs
+protos: setup  ## generate the gRPC stubs, and the table of docs/security.md
 	@rm -rf $(STUBS)/*/ $(VALIDATE_STUBS)
 	@$(PROTOC) --python_out=$(abspath libs/podracer_core) --mypy_out=quiet:$(abspath libs/podracer_core) \
 		--grpc_python_out=$(abspath libs/podracer_core) --mypy_grpc_out=quiet:$(abspath libs/podracer_core) \
 		$$(find podracer -name '*.proto' | sort)
 	@$(PROTOC) --python_out=$(abspath libs/podracer_core) buf/validate/validate.proto
 	@touch $(STUBS)/py.typed
+	@cd tests && $(abspath $(BIN))/python -m support.access_matrix
 
 descriptors: setup  ## dist/podracer.binpb: the protos with their comments and all that they import, for other languages
 	@mkdir -p dist

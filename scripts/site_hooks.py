@@ -163,6 +163,8 @@ def _proto(text: str) -> str:
             page += f"\n## {found[1]}\n\n{comment}\n"
         elif found := re.match(r" *rpc (\w+)\((.+?)\) returns \((.+?)\)", line):
             page += f"\n### {found[1]}\n\n{linked(found[2])} → {linked(found[3])}\n\n{comment}\n"
+        elif found := re.match(r" *option \(podracer\.common\.v1\.access\) = .*\[(.+)\]", line):
+            page += f"\nRoles: {found[1].replace('ROLE_', '').lower()}\n"
         elif found := re.match(r" *((?:\w+ )?(?:map&lt;.+?>|[\w.]+) )?(\w+) = \d+", line):
             page += f"\n`{found[2]}` {linked(found[1] or '')}\n:   {comment or '…'}\n"
         comment = ""

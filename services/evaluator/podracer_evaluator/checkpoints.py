@@ -94,9 +94,6 @@ def evaluate_request(
     A single policy's returns are compared with the stored ones if seeds, environment and evaluator are the same. The
     files of its environment come from `cache`. Raises as `place_environment` and `evaluate_checkpoints`.
     """
-    if request.purpose not in agent_pb2.EvaluationPurpose.values():
-        problem = f"expected one of EvaluationPurpose, got {request.purpose}"
-        raise InvalidInput.of("purpose", problem)
     description = describe(checkpoints[0])
     rule_of(checkpoints, request.ensemble)
     named = request.environment if request.HasField("environment") else description.environment

@@ -20,7 +20,6 @@ from podracer_core.errors import InvalidInput, Unavailable
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.guard import Context
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.tokens import TokenFiles
@@ -33,9 +32,6 @@ from podracer_core.telemetry.metrics import EPISODES, EVALUATION
 if TYPE_CHECKING:
     from podracer_evaluator.checkpoints import Sources
 
-_REQUEST_BYTES = dict.fromkeys(methods_of("evaluator"), CHUNK_REQUEST_BYTES) | {
-    "/podracer.evaluator.v1.EvaluatorService/Evaluate": MESSAGE_BYTES
-}
 _INSPECT_TIMEOUT_S = 120.0
 _MAX_TIMEOUT_S = 3600.0
 _CHUNK_BYTES = 1 << 20
@@ -62,7 +58,7 @@ def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: thre
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
         Authorizer(methods_of("evaluator"), TokenFiles(config.tokens)),
-        config.server_options(_REQUEST_BYTES),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

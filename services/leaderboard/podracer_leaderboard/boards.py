@@ -12,12 +12,16 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.database import Database
 from podracer_core.errors import AlreadyExists, PreconditionFailed
+from podracer_core.rpc.limits import MESSAGE_BYTES
 from podracer_leaderboard import messages, store
 from podracer_leaderboard.changes import Changes
 from podracer_leaderboard.competition import read_competition
 from podracer_leaderboard.new_agents import check_founders
 from podracer_leaderboard.store import page_of_board, page_query
 from podracer_leaderboard.tables import AgentRow, AliasRow, BoardRow, CandidateRow
+
+LISTED_BYTES = MESSAGE_BYTES // 4
+"""Candidates after so many bytes have no episodes: their number is limited, and so is what remains of each."""
 
 
 class Boards:
@@ -150,6 +154,11 @@ def _leaderboard(session: Session, board: BoardRow) -> leaderboard_pb2.Leaderboa
         messages.candidate(rank, row, agents[row.agent], excluded.get(row.agent, ""))
         for rank, row in enumerate(rows, start=1)
     ]
+    left = LISTED_BYTES
+    for candidate in candidates:
+        left -= candidate.ByteSize()
+        if left < 0:
+            messages.leave_out_episodes(candidate)
     return messages.leaderboard(board, candidates, _current_aliases(session, board.name))
 
 

@@ -98,6 +98,14 @@ def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str)
     )
 
 
+def leave_out_episodes(candidate: leaderboard_pb2.Candidate) -> None:
+    """Make the evaluations of a candidate small: ListEvaluations has them whole."""
+    for _, value in (*candidate.ListFields(), *candidate.agent.ListFields()):
+        if isinstance(value, agent_pb2.Evaluation):
+            for long in ("returns", "lengths", "seeds", "statistics", "first_break"):
+                value.ClearField(long)
+
+
 def leaderboard(
     board: BoardRow, candidates: list[leaderboard_pb2.Candidate], aliases: dict[str, str]
 ) -> leaderboard_pb2.Leaderboard:

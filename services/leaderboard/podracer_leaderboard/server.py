@@ -21,8 +21,7 @@ from podracer_core.database.standby import wait_for_database
 from podracer_core.kubernetes.active_label import keep_active_label
 from podracer_core.rpc.aio_server import AioRpcServer, Readiness, create_aio_server
 from podracer_core.rpc.auth import Authorizer, methods_of
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
-from podracer_core.rpc.tokens import Role, TokenFiles
+from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.lifetime import unless
 from podracer_core.service.process import ControlSettings, announce
 from podracer_leaderboard.acts import Acts
@@ -34,10 +33,6 @@ from podracer_leaderboard.listings import Listings
 
 MIGRATIONS = "podracer_leaderboard.migrations"
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-
-_REQUEST_BYTES = {
-    method: CHUNK_REQUEST_BYTES for method, roles in methods_of("leaderboard").items() if roles == {Role.CONTROL}
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +47,7 @@ async def create_leaderboard_server(config: LeaderboardConfig, database: Databas
         config.listen,
         [partial(add_LeaderboardServiceServicer_to_server, service)],
         Authorizer(methods_of("leaderboard"), TokenFiles(config.tokens)),
-        config.server_options(_REQUEST_BYTES),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -19,7 +20,7 @@ from podracer_core.errors import FieldViolation, InvalidInput, Unavailable
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.guard import Context
-from podracer_core.rpc.limits import MESSAGE_BYTES, SERVER_THREADS
+from podracer_core.rpc.limits import SERVER_THREADS
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.tokens import TokenFiles
 from podracer_core.service.build import own_build
@@ -47,9 +48,7 @@ def create_learner_server(
         config.listen,
         [partial(learner_service_pb2_grpc.add_LearnerServiceServicer_to_server, service)],
         Authorizer(methods_of("learner"), TokenFiles(config.tokens)),
-        config.server_options(
-            {"/podracer.learner.v1.LearnerService/Fuse": MESSAGE_BYTES}, SERVER_THREADS + MAX_STREAMS
-        ),
+        replace(config.server_options(), concurrent_calls=SERVER_THREADS + MAX_STREAMS),
     )
     server.on_drain(followers.drain)
     return server

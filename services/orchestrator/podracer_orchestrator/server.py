@@ -66,9 +66,7 @@ async def create_server(config: OrchestratorConfig) -> tuple[OrchestratorServer,
                 partial(add_ArtifactServiceServicer_to_server, artifact_servicer),
             ],
             Authorizer(methods_of("orchestrator"), tokens, orchestrator.lease_tokens),
-            config.server_options(
-                {**job_service.REQUEST_BYTES, **pod_service.REQUEST_BYTES, **artifact_service.REQUEST_BYTES}
-            ),
+            config.server_options(),
         )
     except BaseException:
         await orchestrator.close()

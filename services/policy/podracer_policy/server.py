@@ -22,7 +22,7 @@ from podracer_core.rpc.aio_server import AioRpcServer, create_aio_server
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.binding import RequestBytes
 from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
+from podracer_core.rpc.limits import MESSAGE_BYTES
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles
 from podracer_core.service.process import ServiceSettings, announce
 from podracer_core.serving import Batcher, ServedPolicies
@@ -61,17 +61,12 @@ class PolicyConfig(ServiceSettings):
 async def create_policy_server(config: PolicyConfig, policies: ServedPolicies, batcher: Batcher) -> AioRpcServer:
     """A bound server of what is served."""
     service = PolicyService(policies, batcher)
-    act = partial(most_bytes, policies)
-    request_bytes: RequestBytes = {
-        f"{SERVICE}/Act": act,
-        f"{SERVICE}/ActStream": act,
-        f"{SERVICE}/LoadPolicy": CHUNK_REQUEST_BYTES,
-    }
+    acts: RequestBytes = dict.fromkeys((f"{SERVICE}/Act", f"{SERVICE}/ActStream"), partial(most_bytes, policies))
     server = await create_aio_server(
         config.listen,
         [partial(add_PolicyServiceServicer_to_server, service)],
         Authorizer(methods_of("policy"), TokenFiles(config.tokens)),
-        replace(config.server_options(request_bytes), places=_PLACES, large_bytes=MESSAGE_BYTES),
+        replace(config.server_options(), request_bytes=acts, places=_PLACES, large_bytes=MESSAGE_BYTES),
     )
     server.on_drain(service.drain)
     return server

@@ -19,7 +19,6 @@ from podracer_core.carriers.shared_folder import SharedFolder
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.guard import Context
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES, MESSAGE_BYTES
 from podracer_core.rpc.server import RpcServer, create_server
 from podracer_core.rpc.sessions import Session, SessionSlots
 from podracer_core.rpc.tokens import TokenFiles
@@ -27,11 +26,6 @@ from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
 from podracer_core.service.lifetime import stop_event_on_signals
 from podracer_core.service.process import announce
-
-_REQUEST_BYTES = {
-    "/podracer.worker.v1.WorkerService/Collect": MESSAGE_BYTES,
-    "/podracer.worker.v1.WorkerService/PutFile": CHUNK_REQUEST_BYTES,
-}
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
         Authorizer(methods_of("worker"), TokenFiles(config.tokens)),
-        config.server_options(_REQUEST_BYTES),
+        config.server_options(),
     )
     server.on_drain(service.drain)
     return server

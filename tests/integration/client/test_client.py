@@ -66,6 +66,14 @@ def test_a_bad_job_never_reaches_the_server(client: Client, control_plane: Contr
     assert control_plane.requests == []
 
 
+def test_a_job_that_is_too_large_is_refused_before_it_is_sent(client: Client, control_plane: ControlPlane) -> None:
+    spec = parse_job(JOB)
+    large = replace(spec, environment=replace(spec.environment, kwargs={"table": "A" * 20_000_000}))
+    with pytest.raises(InvalidInput, match=r"spec: has 2.*, most of them in `environment`, .*262144: pass larger"):
+        client.submit(large)
+    assert not control_plane.requests
+
+
 def test_listing_goes_over_all_pages(client: Client, control_plane: ControlPlane) -> None:
     for index in range(5):
         control_plane.add(

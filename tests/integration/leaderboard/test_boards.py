@@ -11,6 +11,7 @@ import pytest
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as pb
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PermissionRefused, Unauthenticated
 from podracer_core.rpc.tokens import Role
+from podracer_leaderboard import boards
 
 BOARD = "projects/p/leaderboards/j"
 NewSpec = Callable[..., pb.LeaderboardSpec]
@@ -72,6 +73,23 @@ async def test_watching_gives_the_present_and_every_change(driver: Any) -> None:
     later = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD, after_revision=3))
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(later.read(), 0.2)
+
+
+async def test_an_answer_cannot_outgrow_a_message(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where candidates have many episodes, the first ones have all of theirs, and the last ones none."""
+    await driver.create(population=4, leaderboard_size=4)
+    cohort = await driver.propose(places=4)
+    await driver.run_round(cohort, lambda agent: float(len(agent.name)))
+    whole = await driver.board()
+    assert all(each.evaluation.returns for each in whole.candidates)
+    monkeypatch.setattr(boards, "LISTED_BYTES", whole.candidates[0].ByteSize() + whole.candidates[1].ByteSize())
+    stream = driver.stub.WatchLeaderboard(pb.WatchLeaderboardRequest(name=BOARD))
+    for board in (await driver.board(), (await stream.read()).leaderboard):
+        assert list(board.candidates[:2]) == list(whole.candidates[:2])
+        for cut, each in zip(board.candidates[2:], whole.candidates[2:], strict=True):
+            assert not (cut.evaluation.returns or cut.evaluation.seeds or cut.agent.best_evaluation.returns)
+            assert (cut.score, cut.evaluation.mean) == (each.score, each.evaluation.mean)
+            assert cut.evaluation.checkpoint == each.evaluation.checkpoint
 
 
 async def test_a_watch_ends_with_the_leaderboard(driver: Any) -> None:

@@ -28,7 +28,9 @@ def with_arguments(size_bytes: int) -> environment_pb2.EnvironmentSpec:
 
 
 async def test_a_large_specification_is_refused_and_listings_do_not_have_it(site: Any) -> None:
-    with pytest.raises(InvalidInput, match=f"expected at most {SPEC_BYTES}: pass larger tables as data sets"):
+    with pytest.raises(
+        InvalidInput, match=f"`environment`, expected at most {SPEC_BYTES}: pass larger tables as data sets"
+    ):
         await site.create(environment=with_arguments(400_000))
     with pytest.raises(Exhausted, match="larger than max"):
         await site.create(environment=with_arguments(25 << 20))

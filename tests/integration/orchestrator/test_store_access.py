@@ -159,7 +159,9 @@ async def test_keys_of_a_session_are_as_narrow_as_the_lease(site: Any, store_url
     lease, root = pod.learner.lease, open_store(store_url, s3.settings)
     root.put(f"{OTHER}x", b"of another job")
     request = pod_pb2.GetStoreAccessRequest(lease=lease.name, fence=lease.fence)
-    keys = (await site.client.pods.GetStoreAccess(request, metadata=bearer(lease.token))).keys
+    access = await site.client.pods.GetStoreAccess(request, metadata=bearer(lease.token))
+    assert access.validity.ToSeconds() == 900, "a holder renews them, see tests/unit/storage/test_leased.py"
+    keys = access.keys
     given = {"access_key": keys.access_key, "secret_key": keys.secret_key, "session_token": keys.session_token}
     client = Minio(s3.endpoint.removeprefix("http://"), **given, secure=False, region="us-east-1")
     bucket, own = store_url.split("/")[2], f"{PREFIX}/{reference.prefix}"

@@ -1,141 +1,183 @@
-"""Who may call what: every method of every service, with every kind of token, over real gRPC."""
+"""Who may call what: every method of every running server does what the table in docs/security.md says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
-import grpc
 import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.message_factory import GetMessageClass
 
-from podracer.evaluator.v1 import evaluator_service_pb2
-from podracer.leaderboard.v1 import leaderboard_service_pb2
-from podracer.learner.v1 import learner_service_pb2
-from podracer.orchestrator.v1 import artifact_service_pb2, job_service_pb2, pod_service_pb2
-from podracer.policy.v1 import policy_service_pb2
-from podracer.worker.v1 import worker_service_pb2
-from podracer_core.errors import PermissionRefused, PodracerError, Unauthenticated
-from podracer_core.rpc.auth import ACTS, Authorizer, methods_of
-from podracer_core.rpc.channel import open_channel
-from podracer_core.rpc.server import RpcServer, create_server
+from podracer_core.database import open_database
+from podracer_core.errors import Exhausted, InvalidInput, PermissionRefused, PodracerError, Unauthenticated
+from podracer_core.rpc.auth import bearer
+from podracer_core.rpc.channel import ChannelOptions, open_channel
 from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, Claims, sign
-from podracer_core.rpc.tokens import FILE_ROLES, LeaseTokens, Role, TokenFiles, create_tokens
+from podracer_core.rpc.tokens import LeaseTokens, Role
+from podracer_core.rpc.work_queue import WorkQueue
+from podracer_core.serving import Batcher, ServedPolicies
+from podracer_evaluator.server import EvaluatorConfig, create_evaluator_server
+from podracer_leaderboard.server import MIGRATIONS as BOARDS
+from podracer_leaderboard.server import LeaderboardConfig, create_leaderboard_server
+from podracer_learner.config import LearnerConfig
+from podracer_learner.fusion.follower_registry import FollowerRegistry
+from podracer_learner.round.access import Commands, LearnerStatus
+from podracer_learner.server import create_learner_server
+from podracer_orchestrator.config import OrchestratorConfig
+from podracer_orchestrator.server import create_server
+from podracer_policy.server import PolicyConfig, create_policy_server
+from podracer_worker.server import WorkerConfig, create_worker_server
+from support.access_matrix import PAGE, SERVERS, TABLE, matrix
 
-SERVERS = ("orchestrator", "leaderboard", "policy", "learner", "worker", "evaluator")
-TABLES = {method: roles for server in SERVERS for method, roles in methods_of(server).items()}
-
-MATRIX = {
-    "orchestrator.v1.JobService": ("client", [
-        "CreateJob", "UpdateJob", "CancelJob", "DeleteJob", "CollectCheckpoints", "PromotePolicy", "RollbackPolicy",
-        "ForkAgent", "PinAgent", "StopAgent",
-    ]),
-    "orchestrator.v1.JobService ": ("client viewer", [
-        "GetJob", "ListJobs", "WatchJob", "WatchJobs", "ListPods", "ListEvents", "GetCapacity", "ListPromotions",
-    ]),
-    "orchestrator.v1.ArtifactService": ("client", ["Upload", "DeleteArtifact"]),
-    "orchestrator.v1.ArtifactService ": ("client viewer", ["Download", "GetArtifact", "ListArtifacts"]),
-    "orchestrator.v1.PodService": ("lease", [
-        "RenewLease", "WatchLease", "CommitCheckpoint", "CompleteWork", "ReleaseLease", "GetStoreAccess",
-    ]),
-    "orchestrator.v1.PodService ": ("pod", ["LeaseWork"]),
-    "leaderboard.v1.LeaderboardService": ("control", [
-        "CreateLeaderboard", "ProposeCohort", "SubmitCandidate", "RecordEvaluations", "SetAlias", "DeleteLeaderboard",
-        "Exchange", "ForkAgent", "PinAgent", "StopAgent",
-    ]),
-    "leaderboard.v1.LeaderboardService ": ("client viewer control", [
-        "GetLeaderboard", "ListAgents", "GetAgent", "ListEvaluations", "WatchLeaderboard", "GetStatistics",
-        "ListAliasHistory",
-    ]),
-    "policy.v1.PolicyService": ("client viewer control", ["ListPolicies", "GetPolicy"]),
-    "policy.v1.PolicyService ": ("client control", ["Act", "ActStream"]),
-    "policy.v1.PolicyService  ": ("control", ["LoadPolicy", "UnloadPolicy"]),
-    "learner.v1.LearnerService": ("pod", ["FetchPolicy", "Fuse"]),
-    "learner.v1.LearnerService ": ("control pod", ["Checkpoint"]),
-    "learner.v1.LearnerService  ": ("client viewer control pod", ["GetStatus"]),
-    "worker.v1.WorkerService": ("pod", ["Collect", "PutFile"]),
-    "worker.v1.WorkerService ": ("control pod", ["GetStatus"]),
-    "evaluator.v1.EvaluatorService": ("pod", ["Evaluate"]),
-    "evaluator.v1.EvaluatorService ": ("control pod", [
-        "EvaluateCheckpoint", "Backtest", "Inspect", "ExportPolicy", "RecordVideo", "PutFile", "GetStatus",
-    ]),
-}  # fmt: skip
-EXPECTED = {
-    f"/podracer.{service.strip()}/{method}": set(roles.split())
-    for service, (roles, methods) in MATRIX.items()
-    for method in methods
-}
-SERVICES = [
-    service
-    for module in (
-        job_service_pb2, artifact_service_pb2, pod_service_pb2, leaderboard_service_pb2, policy_service_pb2,
-        learner_service_pb2, worker_service_pb2, evaluator_service_pb2,
-    )
-    for service in module.DESCRIPTOR.services_by_name.values()
-]  # fmt: skip
+NO_MESSAGE = b"\xff"
+BAD_TOKENS = (None, "guessed", "", "lease.l.1.forged", "pdr1.e30.forged")
 
 
-def test_every_method_of_the_contracts_has_its_roles() -> None:
-    assert {f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods} == set(
-        EXPECTED
-    )
-    assert {method: set(map(str, roles)) for method, roles in TABLES.items()} == EXPECTED
-    for method in ACTS:  # what a viewer may do changes nothing, and nothing of what a pod does is one
-        assert not EXPECTED[method] & {"viewer", "pod", "lease"}
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    method: str
+    roles: set[str]
+    names: list[str]
+    most_bytes: int
+    is_act: bool
 
 
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokens")
-    create_tokens(folder)
-    return folder
+def rows() -> Iterator[Row]:
+    (table,) = TABLE.findall(PAGE.read_text())
+    for line in table.strip().splitlines()[2:]:
+        method, roles, names, size, log = (cell.strip() for cell in line.strip("|").split("|"))
+        method = f"/podracer.{method.strip('`')}"
+        yield Row(method, set(roles.split(", ")), re.findall("`(.+?)`", names), int(size.replace(",", "")), bool(log))
 
 
-@pytest.fixture(scope="module")
-def viewer(tokens: Path) -> str:
-    token, key = sign(b"s" * 32, Claims("1", "anna", "viewer", 1 << 40, (), ()))
-    (tokens / PUBLIC_KEYS).write_text(f"{key}\n")
-    return token
+def test_the_table_is_what_the_protos_state() -> None:
+    assert TABLE.findall(PAGE.read_text()) == [matrix()], "run `make protos`"
+    for row in rows():  # what a viewer may do changes nothing, and nothing of what a pod does is an act
+        assert not (row.is_act and row.roles & {"viewer", "pod", "lease"})
+        assert "client" in row.roles or "viewer" not in row.roles
 
 
-@pytest.fixture(scope="module")
-def server(tokens: Path) -> Iterator[RpcServer]:
-    """All methods of all services, each of which answers `done`."""
-
-    def register(server: Any) -> None:
-        for service in SERVICES:
-            handlers = {
-                method.name: grpc.stream_stream_rpc_method_handler(
-                    lambda requests, _: iter([b"done" for _ in requests])
-                )
-                for method in service.methods
-            }
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
-
-    authorizer = Authorizer(TABLES, TokenFiles(tokens), LeaseTokens(b"s" * 32))
-    with create_server("127.0.0.1:0", [register], authorizer) as server:
-        yield server
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """A token of each role, and of each one for the project `own` alone."""
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    for role in ("client", "pod", "control"):
+        (folder / role).touch(mode=0o600)
+        (folder / role).write_text(f"{role}-token\n{role}-own projects/own\n")
+    viewers = [sign(b"s" * 32, Claims("1", "anna", "viewer", 1 << 40, projects, ())) for projects in ((), ("own",))]
+    (folder / PUBLIC_KEYS).write_text(f"{viewers[0][1]}\n")
+    made = {
+        f"{role}{kind}": f"{role}-{kind or 'token'}" for role in ("client", "pod", "control") for kind in ("", "own")
+    }
+    return made | {"viewer": viewers[0][0], "viewerown": viewers[1][0]}
 
 
-@pytest.mark.parametrize("role", Role)
-def test_each_role_may_do_exactly_this(server: RpcServer, tokens: Path, viewer: str, role: Role) -> None:
-    token = (tokens / role).read_text().strip() if role in FILE_ROLES else LeaseTokens(b"s" * 32).issue("l", 1)
-    token = viewer if role is Role.VIEWER else token
-    allowed = set()
-    with open_channel(server.address, token) as channel:
-        for method in EXPECTED:
-            try:
-                assert list(channel.stream_stream(method)(iter([b""]), timeout=10)) == [b"done"]
-                allowed.add(method)
-            except PermissionRefused:
-                pass
-    assert allowed == {method for method, roles in EXPECTED.items() if role in roles}
+@asynccontextmanager
+async def running(server: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """A server as its process makes it: its address, and a lease's token."""
+    common: dict[str, Any] = {"tokens": folder / "tokens"}
+    pod = common | {"cache_dir": folder / "cache", "shm_dir": folder}
+    lease, name = LeaseTokens(b"s" * 32), "projects/own/leases/l"
+    async with AsyncExitStack() as stack:
+        if server == "orchestrator":
+            urls = {"database": f"sqlite:///{folder}/o.sqlite", "store": f"file://{folder}/store"}
+            orchestrator, address = await create_server(OrchestratorConfig(**common, **urls, leaderboard="127.0.0.1:1"))
+            await orchestrator.start()
+            stack.push_async_callback(orchestrator.stop, 0.1)
+            yield address, orchestrator.orchestrator.lease_tokens.issue(name, 1)
+            return
+        if server == "leaderboard":
+            boards = LeaderboardConfig(**common, database=f"sqlite:///{folder}/l.sqlite")
+            database = await stack.enter_async_context(open_database(boards.database, BOARDS))
+            made = await create_leaderboard_server(boards, database)
+        elif server == "policy":
+            policies, batcher = ServedPolicies(), Batcher()
+            stack.push_async_callback(batcher.close)
+            large = SimpleNamespace(observation_shape=(8192,), mask_parts=())
+            policies.present = lambda: [large]  # type: ignore[method-assign, list-item, return-value]
+            made = await create_policy_server(PolicyConfig(**common), policies, batcher)
+        else:
+            followers = FollowerRegistry()
+            stack.enter_context(followers.serving(Mock()))
+            learner = {"orchestrator": "127.0.0.1:1", "store": f"file://{folder}/store"}
+            made = {
+                "worker": lambda: create_worker_server(WorkerConfig(**pod), WorkQueue()),
+                "evaluator": lambda: create_evaluator_server(EvaluatorConfig(**pod), WorkQueue(), threading.Event()),
+                "learner": lambda: create_learner_server(
+                    LearnerConfig(**pod, **learner), LearnerStatus(), Commands(), followers
+                ),
+            }[server]()
+            stack.enter_context(made)
+            yield made.address, lease.issue(name, 1)
+            return
+        await stack.enter_async_context(made)
+        yield made.address, lease.issue(name, 1)
 
 
-@pytest.mark.parametrize("token", [None, "guessed", "", "lease.l.1.forged", "pdr1.e30.forged"])
-def test_who_has_no_token_may_do_nothing(server: RpcServer, token: str | None) -> None:
-    with open_channel(server.address, token) as channel:
-        for method in EXPECTED:
+@pytest.mark.parametrize("server", SERVERS)
+async def test_each_server_does_what_the_table_says(
+    server: str, tmp_path: Path, tokens: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podracer.audit")
+    own = [row for row in rows() if row.method.startswith(f"/podracer.{server}.")]
+    async with running(server, tmp_path) as (address, lease):
+        await asyncio.to_thread(attack, address, own, tokens | {"lease": lease, "leaseown": lease})
+    logged = {json.loads(line.message)["method"] for line in caplog.records if line.name == "podracer.audit"}
+    assert {f"/podracer.{method}" for method in logged} == {row.method for row in own if row.is_act}
+
+
+def attack(address: str, own: list[Row], tokens: dict[str, str]) -> None:
+    """Call each method in every way that is not allowed. What is no message tells that a call was allowed: it comes no
+    further than to the parser."""
+    with open_channel(address, options=ChannelOptions(message_bytes=1 << 30)) as channel:
+
+        def refusal(row: Row, token: str | None, request: bytes = NO_MESSAGE) -> PodracerError:
+            metadata = bearer(token) if token is not None else ()
             with pytest.raises(PodracerError) as caught:
-                list(channel.stream_stream(method)(iter([b""]), timeout=10))
-            assert isinstance(caught.value, Unauthenticated)
+                list(channel.stream_stream(row.method)(iter([request]), timeout=60, metadata=metadata))
+            return caught.value
+
+        for row in own:
+            for token in BAD_TOKENS:
+                assert isinstance(refusal(row, token), Unauthenticated), (row, token)
+            allowed = {role for role in Role if refusal(row, tokens[role]).reason == "INVALID_MESSAGE"}
+            assert allowed == row.roles, row
+            for role in set(Role) - row.roles - {"lease"}:
+                assert isinstance(refusal(row, tokens[role]), PermissionRefused), (row, role)
+            token = tokens[min(row.roles)]
+            at_most, larger = (refusal(row, token, NO_MESSAGE * (row.most_bytes + more)) for more in (0, 1))
+            assert isinstance(at_most, InvalidInput) and at_most.reason == "INVALID_MESSAGE", row
+            assert isinstance(larger, Exhausted) and "larger than max" in larger.message, row
+            for role in row.roles:
+                for name in row.names:
+                    other = refusal(row, tokens[f"{role}own"], about_another_project(row.method, name))
+                    assert (type(other), other.reason) == (PermissionRefused, "OTHER_PROJECT"), (row, role, name)
+
+
+def about_another_project(method: str, name: str) -> bytes:
+    """A request with another project's name in a field, such as `header.parent`."""
+    *outer, last = name.split(".")
+    request = GetMessageClass(descriptor_pool.Default().FindMethodByName(method[1:].replace("/", ".")).input_type)()
+    part = request
+    for field in outer:
+        part = getattr(part, field)
+    text = "projects/other/jobs/j/agents/a"
+    if part.DESCRIPTOR.fields_by_name[last].is_repeated:
+        getattr(part, last).append(text)
+    else:
+        setattr(part, last, text)
+    found: bytes = request.SerializeToString()
+    return found

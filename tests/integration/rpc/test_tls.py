@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from podracer_client.secrets.deployment import ROLES, create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
+from podracer_core.rpc import limits
 from podracer_core.rpc.aio_server import create_aio_server
 from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions, open_aio_channel, open_channel
@@ -90,6 +92,20 @@ def test_plain_text_gets_no_answer(server: RpcServer, world: Any) -> None:
     with open_channel(server.address, "pod-token") as channel, pytest.raises(PodracerError):
         world.Stub(channel).unary(b"hello", timeout=5.0)
     assert not world.sync_echo.requests
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01\x00"])
+def test_a_handshake_that_does_not_end_is_dropped(
+    world: Any, secrets: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Of a connection that says nothing, and of one that has begun."""
+    monkeypatch.setattr(limits, "HANDSHAKE_S", 0.1)
+    tls = TlsFolder(secrets / "tls" / "learner")
+    with create_server("127.0.0.1:0", [world.register_sync], world.authorizer, ServerOptions(tls=tls)) as server:
+        host, _, port = server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60.0) as connection:
+            connection.sendall(said)
+            assert connection.recv(1) == b""
 
 
 def test_certificates_are_renewed_without_a_restart(call: Call, secrets: Path) -> None:

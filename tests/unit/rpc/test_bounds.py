@@ -11,10 +11,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from podracer.common.v1 import agent_pb2, tensor_pb2
+from podracer.evaluator.v1 import evaluator_service_pb2 as evaluator
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
+from podracer.learner.v1 import learner_service_pb2 as learner
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_service_pb2 as job_service
 from podracer.orchestrator.v1 import pod_service_pb2 as pod
+from podracer.policy.v1 import policy_service_pb2 as policy
+from podracer.worker.v1 import worker_service_pb2 as worker
 from podracer_core.errors import InvalidInput, UserCodeFailed, plain
 from podracer_core.rpc.bounds import PAGE_BYTES, check_bounds, page
 from podracer_core.rpc.status import from_status, to_status
@@ -22,12 +26,12 @@ from podracer_core.rpc.status import from_status, to_status
 Evaluation = agent_pb2.Evaluation
 REQUESTS = [
     GetMessageClass(method.input_type)
-    for file in (artifact_pb2, job_service, leaderboard_pb2, pod)
+    for file in (artifact_pb2, job_service, leaderboard_pb2, pod, evaluator, learner, policy, worker)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-CHECKED_BY_THEMSELVES = {"paths", "key", "value", "data"}
-"""FieldMask, entries of maps, bytes of uploads."""
+CHECKED_BY_THEMSELVES = {"paths", "key", "value", "data", "inline"}
+"""FieldMask, entries of maps, bytes of files and tensors, which the method's size bounds."""
 
 
 def renewal(**changes: Any) -> pod.RenewLeaseRequest:
@@ -69,6 +73,14 @@ def progress(**changes: Any) -> pod.CommitCheckpointRequest:
         ),
         (job_service.CreateJobRequest(spec={"environment": {"id": "x" * 1001}}), "spec.environment.id", "1001 bytes"),
         (leaderboard_pb2.SetAliasRequest(reason="x" * 5001), "reason", "5001 bytes"),
+        (worker.CollectRequest(open={"device": "c" * 201}), "open.device", "201 bytes"),
+        (worker.CollectRequest(open={"cohort": {"members": [{}] * 10_001}}), "open.cohort.members", "10001 items"),
+        (worker.PutFileRequest(header={"sha256": "0", "size_bytes": -1}), "header.size_bytes", "is -1"),
+        (evaluator.EvaluateRequest(order={"seeds": range(100_001)}), "order.seeds", "100001 items"),
+        (evaluator.InspectRequest(environment={"id": "nul\0"}), "environment.id", "contains"),
+        (learner.CheckpointRequest(agents=["a" * 501]), "agents[0]", "501 bytes"),
+        (policy.ActRequest(observations={"shape": [1] * 33}), "observations.shape", "33 items"),
+        (policy.LoadPolicyRequest(header={"source": "x" * 4001}), "header.source", "4001 bytes"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_with_its_path(request_: Message, field: str, bound: str) -> None:

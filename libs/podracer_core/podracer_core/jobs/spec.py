@@ -23,6 +23,7 @@ from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod
 from podracer_core.jobs.search import Search
 from podracer_core.jobs.warm_start import Beginnings, Founder, check_warm_start, founders_to_messages
+from podracer_core.rpc import limits
 from podracer_core.rpc.resource_names import is_label
 
 Part = TypeVar("Part")
@@ -103,7 +104,7 @@ class JobSpec:
         )
 
     def to_message(self) -> job_pb2.JobSpec:
-        """The inverse of `from_message`. Raises InvalidInput while its files are not uploaded."""
+        """The inverse of `from_message`. Raises InvalidInput while its files are not uploaded, and as `check_size`."""
         message = job_pb2.JobSpec(
             display_name=self.name,
             environment=environment_to_message(self.environment),
@@ -118,7 +119,17 @@ class JobSpec:
             retrain=None if self.retrain is None else self.retrain.to_message(),
         )
         data_to_message(self.data, message)
-        return write(self, message)
+        check_size(write(self, message))
+        return message
+
+
+def check_size(message: job_pb2.JobSpec) -> None:
+    """Raises InvalidInput for more than limits.SPEC_BYTES, with the section that takes most of them."""
+    if (size := message.ByteSize()) > limits.SPEC_BYTES:
+        sections = {each.name: job_pb2.JobSpec(**{each.name: value}) for each, value in message.ListFields()}
+        largest = max(sections, key=lambda name: sections[name].ByteSize())
+        problem = f"has {size} bytes, most of them in `{largest}`, expected at most {limits.SPEC_BYTES}"
+        raise InvalidInput.of("spec", f"{problem}: pass larger tables as data sets")
 
 
 def validate(spec: JobSpec) -> None:

@@ -94,7 +94,7 @@ async def create_aio_server(
     calls = options.concurrent_calls or limits.AIO_CONCURRENT_CALLS
     server = grpc.aio.server(
         interceptors=[Guard(authorizer, Admission(calls, options.places, options.large_bytes), options.most_bytes)],
-        options=options.grpc_options(),
+        options=options.grpc_options(authorizer.methods),
     )
     for register in services:
         register(server)

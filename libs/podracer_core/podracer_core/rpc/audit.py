@@ -16,7 +16,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from podracer_core.errors import InvalidInput, PermissionRefused, PodracerError
-from podracer_core.rpc.auth import ACTS, Identity
+from podracer_core.rpc.auth import Identity, access_of
 from podracer_core.rpc.status import code_of
 from podracer_core.rpc.tokens import Role
 
@@ -39,7 +39,7 @@ def write_audit_log(path: Path | None) -> None:
 @contextmanager
 def audited(method: str, identity: Identity, peer: str) -> Iterator[None]:
     """A block that leaves a line at its end if `method` is an act. `note` tells what it is about."""
-    if method not in ACTS:
+    if not access_of(method).act:
         yield
         return
     seen: list[Message] = []
@@ -63,7 +63,7 @@ def note(message: Seen) -> Seen:
 
 def audit_refusal(method: str, refusal: Exception, peer: str) -> None:
     """Leave a line of an act that the caller's role may not do."""
-    if method in ACTS and isinstance(refusal, PermissionRefused):
+    if access_of(method).act and isinstance(refusal, PermissionRefused):
         role, token, name = (refusal.metadata[key] for key in ("role", "token", "name"))
         _write(method, Identity(Role(role), token=token, name=name), peer, refusal, [])
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import importlib
 import itertools
+import pkgutil
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 
+from podracer.common.v1 import access_pb2
 from podracer_core.errors import PermissionRefused, Unauthenticated
 from podracer_core.rpc import signed_tokens
 from podracer_core.rpc.bounds import check_bounds, prepare
@@ -25,45 +30,29 @@ REFLECTION_PREFIX = "/grpc.reflection."
 MethodTable = Mapping[str, Collection[Role]]
 """`{"/podracer.worker.v1.WorkerService/Collect": {Role.POD}, …}`: the roles that may call each method."""
 
-_TABLE = """
-orchestrator.v1.JobService client,viewer GetJob ListJobs WatchJob WatchJobs ListPods ListEvents GetCapacity
-orchestrator.v1.JobService client,viewer ListPromotions
-orchestrator.v1.JobService client! CreateJob UpdateJob CancelJob DeleteJob CollectCheckpoints PromotePolicy
-orchestrator.v1.JobService client! RollbackPolicy ForkAgent PinAgent StopAgent
-orchestrator.v1.ArtifactService client,viewer Download GetArtifact ListArtifacts
-orchestrator.v1.ArtifactService client! Upload DeleteArtifact
-orchestrator.v1.PodService pod LeaseWork
-orchestrator.v1.PodService lease RenewLease WatchLease CommitCheckpoint CompleteWork ReleaseLease GetStoreAccess
-leaderboard.v1.LeaderboardService client,viewer,control GetLeaderboard ListAgents GetAgent ListEvaluations
-leaderboard.v1.LeaderboardService client,viewer,control WatchLeaderboard GetStatistics ListAliasHistory
-leaderboard.v1.LeaderboardService control ProposeCohort SubmitCandidate RecordEvaluations Exchange
-leaderboard.v1.LeaderboardService control! CreateLeaderboard DeleteLeaderboard SetAlias ForkAgent PinAgent StopAgent
-policy.v1.PolicyService client,viewer,control ListPolicies GetPolicy
-policy.v1.PolicyService client,control Act ActStream
-policy.v1.PolicyService control! LoadPolicy UnloadPolicy
-learner.v1.LearnerService client,viewer,control,pod GetStatus
-learner.v1.LearnerService control,pod Checkpoint
-learner.v1.LearnerService pod FetchPolicy Fuse
-worker.v1.WorkerService control,pod GetStatus
-worker.v1.WorkerService pod Collect PutFile
-evaluator.v1.EvaluatorService control,pod EvaluateCheckpoint Backtest Inspect ExportPolicy RecordVideo PutFile GetStatus
-evaluator.v1.EvaluatorService pod Evaluate
-"""
-"""Each line: a service, the roles that may call, and methods. After `!` they are acts, which the audit log keeps; what
-the orchestrator and pods report in every round is none. A viewer may read all of its projects, and change nothing."""
-
-_ROLES = {
-    f"/podracer.{service}/{name}": roles
-    for service, roles, *names in map(str.split, _TABLE.strip().splitlines())
-    for name in names
-}
-ACTS = frozenset(method for method, roles in _ROLES.items() if roles.endswith("!"))
-
 
 def methods_of(server: str) -> MethodTable:
-    """The table of a server, such as `worker`."""
-    ours = ((method, roles) for method, roles in _ROLES.items() if method.startswith(f"/podracer.{server}."))
-    return {method: {*map(Role, roles.strip("!").split(","))} for method, roles in ours}
+    """The table of a server, such as `worker`, as its protos state it."""
+    package = importlib.import_module(f"podracer.{server}.v1")
+    names = [f"{package.__name__}.{one.name}" for one in pkgutil.iter_modules(package.__path__)]
+    files = [importlib.import_module(name).DESCRIPTOR for name in names if name.endswith("_service_pb2")]
+    services = [service for file in files for service in file.services_by_name.values()]
+    methods = [f"/{service.full_name}/{method.name}" for service in services for method in service.methods]
+    roles = access_pb2.Role.Name
+    return {
+        method: {Role(roles(role).removeprefix("ROLE_").lower()) for role in access_of(method).roles}
+        for method in methods
+    }
+
+
+@functools.cache
+def access_of(method: str) -> access_pb2.Access:
+    """What the proto of a method states; of one that is in no proto, nothing."""
+    try:
+        found = descriptor_pool.Default().FindMethodByName(method[1:].replace("/", "."))
+    except KeyError:
+        return access_pb2.Access()
+    return found.GetOptions().Extensions[access_pb2.access]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +100,11 @@ class Authorizer:
         self._lease_tokens = lease_tokens
         self._audience = frozenset(part for service in self.service_names for part in service.split(".")[1:2])
         prepare(self.service_names)
+
+    @property
+    def methods(self) -> Collection[str]:
+        """The methods in the table."""
+        return self._methods.keys()
 
     @property
     def service_names(self) -> tuple[str, ...]:

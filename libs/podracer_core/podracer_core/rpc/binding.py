@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ import grpc
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.rpc import limits
 from podracer_core.rpc.address import Address, parse_address
+from podracer_core.rpc.auth import access_of
 from podracer_core.rpc.tls import TlsFolder
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ RequestBytes: TypeAlias = Mapping[str, int | Callable[[], int]]
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """
-    request_bytes       the largest request of each method that takes more than limits.REQUEST_BYTES; a function tells
-                        it anew for each call
+    request_bytes       the largest requests that are not those that the protos state; a function tells one anew for
+                        each call
     concurrent_calls    None: the default of the kind of server
     places, large_bytes see admission.py
     connection_streams  the most calls of a connection; gRPC resets further ones
@@ -51,11 +52,13 @@ class ServerOptions:
 
     def most_bytes(self, method: str) -> int:
         """The largest request of a method."""
-        found = self.request_bytes.get(method, limits.REQUEST_BYTES)
+        found = self.request_bytes.get(method) or access_of(method).max_bytes or limits.REQUEST_BYTES
         return found if isinstance(found, int) else found()
 
-    def grpc_options(self) -> list[tuple[str, Any]]:
-        fixed = (size if isinstance(size, int) else limits.MESSAGE_BYTES for size in self.request_bytes.values())
+    def grpc_options(self, methods: Iterable[str]) -> list[tuple[str, Any]]:
+        """gRPC's own limit is one for all `methods` of the server."""
+        stated = (access_of(method).max_bytes for method in methods)
+        fixed = (size for size in self.request_bytes.values() if isinstance(size, int))
         age: list[tuple[str, Any]] = []
         if self.connection_age_s is not None:
             age_ms, grace_ms = (int(seconds * 1000) for seconds in self.connection_age_s)
@@ -66,7 +69,7 @@ class ServerOptions:
             ("grpc.server.max_pending_requests_hard_limit", limits.PENDING_CALLS),
             ("grpc.so_reuseport", 0),  # else a second server would share the port in silence
             ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", max(fixed, default=limits.REQUEST_BYTES)),
+            ("grpc.max_receive_message_length", max((limits.REQUEST_BYTES, *stated, *fixed))),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # a compressed request would grow before it is measured
             ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
             ("grpc.max_concurrent_streams", self.connection_streams),

@@ -1,11 +1,13 @@
 """The bounds of requests: those of the protos (`buf.validate`), checked before a handler sees anything.
 
-A renewal of usual size costs 0.04 ms. The control services have bounds; tensors between pods would be copied for them.
+A renewal of usual size costs 0.04 ms, a step of a session or a request to act 0.005 ms. Tensors by name, which would
+cost 0.05 ms, are left to their decoder (`IGNORE_ALWAYS` in the protos).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from google.protobuf import descriptor_pool
@@ -19,23 +21,23 @@ Row = TypeVar("Row")
 PAGE_BYTES = 1024 * 1024
 """A page of a listing ends early rather than grow larger."""
 
-_PACKAGES = ("podracer.orchestrator.v1", "podracer.leaderboard.v1")
+_OURS = "podracer."
 _SHOWN = 100
 
 
 def prepare(services: Iterable[str]) -> None:
     """Compile the bounds of all requests to `services`, so that no call waits for it."""
     for service in services:
-        if service.rpartition(".")[0] in _PACKAGES:
+        with suppress(KeyError):  # services without a proto have no bounds
             for method in descriptor_pool.Default().FindServiceByName(service).methods:
                 check_bounds(GetMessageClass(method.input_type)())
 
 
 def check_bounds(request: Any) -> None:
     """Raises InvalidInput (OUT_OF_BOUNDS) with the first field of `request` that its proto does not allow."""
-    if not isinstance(request, Message) or request.DESCRIPTOR.file.package not in _PACKAGES:
+    if not isinstance(request, Message) or not request.DESCRIPTOR.full_name.startswith(_OURS):
         return
-    from protovalidate import collect_violations  # 20 MiB that only the control services need
+    from protovalidate import collect_violations  # late: 20 MiB that only servers need
 
     for violation in collect_violations(request, fail_fast=True):
         found = violation.proto

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from podracer_core.config import ByteSize, Seconds, load_settings
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.rpc import limits
 from podracer_core.rpc.audit import write_audit_log
-from podracer_core.rpc.binding import RequestBytes, ServerOptions
+from podracer_core.rpc.binding import ServerOptions
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.tls import TlsFolder
 from podracer_core.service.build import describe_build
@@ -55,13 +54,9 @@ class ServiceSettings:
     trace_size: ByteSize = 256 << 20
     audit_log: Path | None = None
 
-    def server_options(
-        self, request_bytes: RequestBytes = MappingProxyType({}), concurrent_calls: int | None = None
-    ) -> ServerOptions:
+    def server_options(self) -> ServerOptions:
         """The options of this process's server. Raises InvalidInput if TLS is set and its files do not exist."""
         return ServerOptions(
-            request_bytes,
-            concurrent_calls=concurrent_calls,
             allow_insecure=self.allow_insecure,
             tls=self._tls_folder(),
             health=self.health_listen,
@@ -93,12 +88,10 @@ class ControlSettings(ServiceSettings):
     database_term: Seconds = 15.0
     instance: str = ""
 
-    def server_options(
-        self, request_bytes: RequestBytes = MappingProxyType({}), concurrent_calls: int | None = None
-    ) -> ServerOptions:
+    def server_options(self) -> ServerOptions:
         """See ServiceSettings; a connection has an age, and fewer calls."""
         return replace(
-            super().server_options(request_bytes, concurrent_calls),
+            super().server_options(),
             connection_age_s=limits.CONNECTION_AGE_S,
             connection_streams=limits.CONTROL_STREAMS,
         )

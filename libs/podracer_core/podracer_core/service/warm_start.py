@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SERVER = "podracer_core.service.warm_start_server"
 _MODULES = (
-    *("torch", "podracer_core.environments.registry", "podracer_core.algorithms.ppo"),
+    *("torch", "protovalidate", "podracer_core.environments.registry", "podracer_core.algorithms.ppo"),
     *("podracer_learner.server", "podracer_learner.loop"),
     *("podracer_worker.server", "podracer_worker.session"),
     *("podracer_evaluator.server", "podracer_evaluator.session"),

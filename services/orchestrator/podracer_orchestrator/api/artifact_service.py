@@ -31,7 +31,6 @@ from podracer_core.errors import (
     PodracerError,
 )
 from podracer_core.rpc import resource_names as names
-from podracer_core.rpc.limits import CHUNK_REQUEST_BYTES
 from podracer_core.storage.layout import artifact_key
 from podracer_core.storage.manifest import FILE_NAME, ManifestFile, read_manifest
 from podracer_core.storage.object_store import CHUNK_BYTES, ObjectStore
@@ -46,8 +45,6 @@ from podracer_orchestrator.stored_messages import timestamp
 from podracer_orchestrator.tables import ArtifactRow
 from podracer_orchestrator.transactions import Transactions
 
-SERVICE = "/podracer.orchestrator.v1.ArtifactService/"
-REQUEST_BYTES = {f"{SERVICE}Upload": CHUNK_REQUEST_BYTES}
 MAX_UPLOAD_BYTES = MAX_DATA_BYTES
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = "content"

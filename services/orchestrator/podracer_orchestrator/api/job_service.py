@@ -17,7 +17,6 @@ from podracer.orchestrator.v1 import job_pb2, job_service_pb2_grpc
 from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.jobs.messages import seconds_from_duration
-from podracer_core.rpc import limits
 from podracer_core.rpc import resource_names as names
 from podracer_core.rpc.auth import current_caller
 from podracer_core.rpc.bounds import page
@@ -43,8 +42,6 @@ from podracer_orchestrator.pool import pods
 from podracer_orchestrator.pool.capacity import capacity_message, pod_uses
 from podracer_orchestrator.tables import JobRow
 
-SERVICE = "/podracer.orchestrator.v1.JobService/"
-REQUEST_BYTES = {f"{SERVICE}CreateJob": 2 * limits.REQUEST_BYTES}
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 DEFAULT_INTERVAL_S, MIN_INTERVAL_S = 0.5, 0.1
 

@@ -28,9 +28,6 @@ from podracer_orchestrator.pool.pods import PodReport
 from podracer_orchestrator.stored_messages import encode, timestamp
 from podracer_orchestrator.works.train_results import member_commit
 
-SERVICE = "/podracer.orchestrator.v1.PodService/"
-REQUEST_BYTES = {f"{SERVICE}{name}": 3 << 19 for name in ("RenewLease", "CommitCheckpoint", "CompleteWork")}
-"""More than the evaluations of a renewal, and less than the leaderboard takes, which is told of most of it."""
 DEFAULT_WAIT_S = 20.0
 MAX_WAIT_S = 30.0
 

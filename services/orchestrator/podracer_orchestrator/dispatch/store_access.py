@@ -21,7 +21,8 @@ from podracer_orchestrator.outcomes import lease_ends
 from podracer_orchestrator.tables import WorkKind
 from podracer_orchestrator.transactions import Transactions
 
-VALIDITY_S = 3600.0
+VALIDITY_S = 900.0
+"""The shortest that STS gives. Holders ask again after two thirds of it."""
 _WRITE = (WorkKind.TRAIN, WorkKind.RETRAIN)
 
 

@@ -16,8 +16,7 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.extensions import evaluator_names, fusion_names
 from podracer_core.catalogue.messages import space_to_message
 from podracer_core.jobs.evolution import Evolution
-from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate
-from podracer_core.rpc import limits
+from podracer_core.jobs.spec import JobSpec, check_size, shortened_rounds, validate
 from podracer_core.rpc import resource_names as names
 from podracer_orchestrator.jobs.jobs import NewJob
 from podracer_orchestrator.stored_messages import encode
@@ -65,9 +64,7 @@ def checked(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
 
 
 def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
-    if spec.ByteSize() > limits.SPEC_BYTES:
-        problem = f"has {spec.ByteSize()} bytes, expected at most {limits.SPEC_BYTES}: pass larger tables as data sets"
-        raise names.wrong_field("spec", problem)
+    check_size(spec)
     decoded = JobSpec.from_message(spec)
     validate(decoded)
     _check_extensions(decoded.evolution)

@@ -28,7 +28,7 @@ from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent
 from podracer.common.v1 import environment_pb2 as podracer_dot_common_dot_v1_dot_environment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/cohort.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1epodracer/common/v1/agent.proto\x1a$podracer/common/v1/environment.proto\"b\n\tBuildInfo\x12!\n\x07version\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12 \n\ngit_commit\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x10\n\x08protocol\x18\x03 \x01(\x05\"\x85\x01\n\x07Problem\x12\x1c\n\x06reason\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1e\n\x07message\x18\x02 \x01(\tB\r\xbaH\nr\x08(\x80\xf4\x03\xba\x01\x01\x00\x12\x1d\n\x06\x64\x65tail\x18\x03 \x01(\tB\r\xbaH\nr\x08(\x80\xf4\x03\xba\x01\x01\x00\x12\x1d\n\x07subject\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xd0\x0f\xba\x01\x01\x00\"\x83\x02\n\nCohortSpec\x12\x17\n\talgorithm\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x38\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12.\n\x07members\x18\x04 \x03(\x0b\x32\x1d.podracer.common.v1.AgentSpec\x12\x17\n\x0f\x65nvs_per_member\x18\x05 \x01(\x05\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/cohort.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1epodracer/common/v1/agent.proto\x1a$podracer/common/v1/environment.proto\"b\n\tBuildInfo\x12!\n\x07version\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12 \n\ngit_commit\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x10\n\x08protocol\x18\x03 \x01(\x05\"\x85\x01\n\x07Problem\x12\x1c\n\x06reason\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1e\n\x07message\x18\x02 \x01(\tB\r\xbaH\nr\x08(\x80\xf4\x03\xba\x01\x01\x00\x12\x1d\n\x06\x64\x65tail\x18\x03 \x01(\tB\r\xbaH\nr\x08(\x80\xf4\x03\xba\x01\x01\x00\x12\x1d\n\x07subject\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xd0\x0f\xba\x01\x01\x00\"\xa3\x02\n\nCohortSpec\x12#\n\talgorithm\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x38\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32#.podracer.common.v1.EnvironmentSpec\x12K\n\x17\x65nvironment_description\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\x12\x39\n\x07members\x18\x04 \x03(\x0b\x32\x1d.podracer.common.v1.AgentSpecB\t\xbaH\x06\x92\x01\x03\x10\x90N\x12 \n\x0f\x65nvs_per_member\x18\x05 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,11 +49,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROBLEM'].fields_by_name['subject']._loaded_options = None
   _globals['_PROBLEM'].fields_by_name['subject']._serialized_options = b'\272H\tr\007(\320\017\272\001\001\000'
   _globals['_COHORTSPEC'].fields_by_name['algorithm']._loaded_options = None
-  _globals['_COHORTSPEC'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002'
+  _globals['_COHORTSPEC'].fields_by_name['algorithm']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_COHORTSPEC'].fields_by_name['members']._loaded_options = None
+  _globals['_COHORTSPEC'].fields_by_name['members']._serialized_options = b'\272H\006\222\001\003\020\220N'
+  _globals['_COHORTSPEC'].fields_by_name['envs_per_member']._loaded_options = None
+  _globals['_COHORTSPEC'].fields_by_name['envs_per_member']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_BUILDINFO']._serialized_start=187
   _globals['_BUILDINFO']._serialized_end=285
   _globals['_PROBLEM']._serialized_start=288
   _globals['_PROBLEM']._serialized_end=421
   _globals['_COHORTSPEC']._serialized_start=424
-  _globals['_COHORTSPEC']._serialized_end=683
+  _globals['_COHORTSPEC']._serialized_end=715
 # @@protoc_insertion_point(module_scope)

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpodracer/common/v1/file.proto\x12\x12podracer.common.v1\x1a\x1fgoogle/api/field_behavior.proto\"J\n\nFileHeader\x12\x14\n\x06sha256\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x18\n\nsize_bytes\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12\x0c\n\x04name\x18\x03 \x01(\tB7Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpodracer/common/v1/file.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\"k\n\nFileHeader\x12 \n\x06sha256\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1f\n\nsize_bytes\x18\x02 \x01(\x03\x42\x0b\xe2\x41\x01\x02\xbaH\x04\"\x02(\x00\x12\x1a\n\x04name\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\xe8\x07\xba\x01\x01\x00\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +35,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
   _globals['_FILEHEADER'].fields_by_name['sha256']._loaded_options = None
-  _globals['_FILEHEADER'].fields_by_name['sha256']._serialized_options = b'\342A\001\002'
+  _globals['_FILEHEADER'].fields_by_name['sha256']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
   _globals['_FILEHEADER'].fields_by_name['size_bytes']._loaded_options = None
-  _globals['_FILEHEADER'].fields_by_name['size_bytes']._serialized_options = b'\342A\001\002'
-  _globals['_FILEHEADER']._serialized_start=86
-  _globals['_FILEHEADER']._serialized_end=160
+  _globals['_FILEHEADER'].fields_by_name['size_bytes']._serialized_options = b'\342A\001\002\272H\004\"\002(\000'
+  _globals['_FILEHEADER'].fields_by_name['name']._loaded_options = None
+  _globals['_FILEHEADER'].fields_by_name['name']._serialized_options = b'\272H\tr\007(\350\007\272\001\001\000'
+  _globals['_FILEHEADER']._serialized_start=115
+  _globals['_FILEHEADER']._serialized_end=222
 # @@protoc_insertion_point(module_scope)

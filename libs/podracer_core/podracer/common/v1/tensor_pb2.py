@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/tensor.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xcb\x02\n\x06Tensor\x12\x31\n\x05\x64type\x18\x01 \x01(\x0e\x32\x1c.podracer.common.v1.DataTypeB\x04\xe2\x41\x01\x02\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12=\n\rshared_memory\x18\x04 \x01(\x0b\x32$.podracer.common.v1.SharedMemorySlotH\x00\x12\x38\n\x08\x63uda_ipc\x18\x05 \x01(\x0b\x32$.podracer.common.v1.CudaIpcReferenceH\x00\x12\x35\n\x06object\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReferenceH\x00\x12\x35\n\x07\x63hunked\x18\x07 \x01(\x0b\x32\".podracer.common.v1.ChunkedPayloadH\x00\x42\x06\n\x04\x64\x61ta\"u\n\x10SharedMemorySlot\x12\x15\n\x07segment\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x0c\n\x04slot\x18\x02 \x01(\x05\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\x03\"\xac\x01\n\x10\x43udaIpcReference\x12\x19\n\x0b\x64\x65vice_uuid\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x1b\n\rmemory_handle\x18\x02 \x01(\x0c\x42\x04\xe2\x41\x01\x02\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0c\x65vent_handle\x18\x05 \x01(\x0c\x12\x0c\n\x04slot\x18\x06 \x01(\x05\x12\x12\n\ngeneration\x18\x07 \x01(\x03\"\x82\x01\n\x0fObjectReference\x12\x1d\n\x03key\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\x80\x08\xba\x01\x01\x00\x12\x17\n\x06sha256\x18\x02 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x1b\n\nsize_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1a\n\x04name\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"8\n\x0e\x43hunkedPayload\x12\x12\n\npayload_id\x18\x01 \x01(\x03\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"E\n\x0bTensorChunk\x12\x12\n\npayload_id\x18\x01 \x01(\x03\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x89\x01\n\x0c\x43\x61rrierOffer\x12.\n\x05kinds\x18\x01 \x03(\x0e\x32\x1f.podracer.common.v1.CarrierKind\x12\x12\n\nnonce_file\x18\x02 \x01(\t\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\x13\n\x0b\x64\x65vice_uuid\x18\x04 \x01(\t\x12\x11\n\tmax_slots\x18\x05 \x01(\x05\"|\n\rCarrierChoice\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podracer.common.v1.CarrierKind\x12\x0f\n\x07segment\x18\x02 \x01(\t\x12\x17\n\x0fslot_size_bytes\x18\x03 \x01(\x03\x12\x12\n\nslot_count\x18\x04 \x01(\x05\"?\n\nSlotReturn\x12\x0f\n\x07segment\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\x05\x12\x12\n\ngeneration\x18\x03 \x01(\x03*\xc0\x02\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x06\x12\x13\n\x0f\x44\x41TA_TYPE_INT16\x10\x07\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x08\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\t\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\n\x12\x14\n\x10\x44\x41TA_TYPE_UINT16\x10\x0b\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x0c\x12\x14\n\x10\x44\x41TA_TYPE_UINT64\x10\r*\x9b\x01\n\x0b\x43\x61rrierKind\x12\x1c\n\x18\x43\x41RRIER_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41RRIER_KIND_INLINE\x10\x01\x12\x1e\n\x1a\x43\x41RRIER_KIND_SHARED_MEMORY\x10\x02\x12\x19\n\x15\x43\x41RRIER_KIND_CUDA_IPC\x10\x03\x12\x1a\n\x16\x43\x41RRIER_KIND_REFERENCE\x10\x04\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpodracer/common/v1/tensor.proto\x12\x12podracer.common.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\"\xd5\x02\n\x06Tensor\x12\x31\n\x05\x64type\x18\x01 \x01(\x0e\x32\x1c.podracer.common.v1.DataTypeB\x04\xe2\x41\x01\x02\x12\x17\n\x05shape\x18\x02 \x03(\x03\x42\x08\xbaH\x05\x92\x01\x02\x10 \x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12=\n\rshared_memory\x18\x04 \x01(\x0b\x32$.podracer.common.v1.SharedMemorySlotH\x00\x12\x38\n\x08\x63uda_ipc\x18\x05 \x01(\x0b\x32$.podracer.common.v1.CudaIpcReferenceH\x00\x12\x35\n\x06object\x18\x06 \x01(\x0b\x32#.podracer.common.v1.ObjectReferenceH\x00\x12\x35\n\x07\x63hunked\x18\x07 \x01(\x0b\x32\".podracer.common.v1.ChunkedPayloadH\x00\x42\x06\n\x04\x64\x61ta\"\x81\x01\n\x10SharedMemorySlot\x12!\n\x07segment\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x0c\n\x04slot\x18\x02 \x01(\x05\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x12\n\ngeneration\x18\x05 \x01(\x03\"\xca\x01\n\x10\x43udaIpcReference\x12%\n\x0b\x64\x65vice_uuid\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12#\n\rmemory_handle\x18\x02 \x01(\x0c\x42\x0c\xe2\x41\x01\x02\xbaH\x05z\x03\x18\x80\x08\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x1e\n\x0c\x65vent_handle\x18\x05 \x01(\x0c\x42\x08\xbaH\x05z\x03\x18\x80\x08\x12\x0c\n\x04slot\x18\x06 \x01(\x05\x12\x12\n\ngeneration\x18\x07 \x01(\x03\"\x82\x01\n\x0fObjectReference\x12\x1d\n\x03key\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\x80\x08\xba\x01\x01\x00\x12\x17\n\x06sha256\x18\x02 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x1b\n\nsize_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1a\n\x04name\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"8\n\x0e\x43hunkedPayload\x12\x12\n\npayload_id\x18\x01 \x01(\x03\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\"E\n\x0bTensorChunk\x12\x12\n\npayload_id\x18\x01 \x01(\x03\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xb9\x01\n\x0c\x43\x61rrierOffer\x12\x38\n\x05kinds\x18\x01 \x03(\x0e\x32\x1f.podracer.common.v1.CarrierKindB\x08\xbaH\x05\x92\x01\x02\x10\x64\x12 \n\nnonce_file\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x17\n\x05nonce\x18\x03 \x01(\x0c\x42\x08\xbaH\x05z\x03\x18\x80 \x12!\n\x0b\x64\x65vice_uuid\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x11\n\tmax_slots\x18\x05 \x01(\x05\"|\n\rCarrierChoice\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podracer.common.v1.CarrierKind\x12\x0f\n\x07segment\x18\x02 \x01(\t\x12\x17\n\x0fslot_size_bytes\x18\x03 \x01(\x03\x12\x12\n\nslot_count\x18\x04 \x01(\x05\"M\n\nSlotReturn\x12\x1d\n\x07segment\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x0c\n\x04slot\x18\x02 \x01(\x05\x12\x12\n\ngeneration\x18\x03 \x01(\x03*\xc0\x02\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x06\x12\x13\n\x0f\x44\x41TA_TYPE_INT16\x10\x07\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x08\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\t\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\n\x12\x14\n\x10\x44\x41TA_TYPE_UINT16\x10\x0b\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x0c\x12\x14\n\x10\x44\x41TA_TYPE_UINT64\x10\r*\x9b\x01\n\x0b\x43\x61rrierKind\x12\x1c\n\x18\x43\x41RRIER_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41RRIER_KIND_INLINE\x10\x01\x12\x1e\n\x1a\x43\x41RRIER_KIND_SHARED_MEMORY\x10\x02\x12\x19\n\x15\x43\x41RRIER_KIND_CUDA_IPC\x10\x03\x12\x1a\n\x16\x43\x41RRIER_KIND_REFERENCE\x10\x04\x42\x37Z5github.com/podracer-rl/podracer/go/common/v1;commonv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +36,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/common/v1;commonv1'
   _globals['_TENSOR'].fields_by_name['dtype']._loaded_options = None
   _globals['_TENSOR'].fields_by_name['dtype']._serialized_options = b'\342A\001\002'
+  _globals['_TENSOR'].fields_by_name['shape']._loaded_options = None
+  _globals['_TENSOR'].fields_by_name['shape']._serialized_options = b'\272H\005\222\001\002\020 '
   _globals['_SHAREDMEMORYSLOT'].fields_by_name['segment']._loaded_options = None
-  _globals['_SHAREDMEMORYSLOT'].fields_by_name['segment']._serialized_options = b'\342A\001\002'
+  _globals['_SHAREDMEMORYSLOT'].fields_by_name['segment']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
   _globals['_CUDAIPCREFERENCE'].fields_by_name['device_uuid']._loaded_options = None
-  _globals['_CUDAIPCREFERENCE'].fields_by_name['device_uuid']._serialized_options = b'\342A\001\002'
+  _globals['_CUDAIPCREFERENCE'].fields_by_name['device_uuid']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
   _globals['_CUDAIPCREFERENCE'].fields_by_name['memory_handle']._loaded_options = None
-  _globals['_CUDAIPCREFERENCE'].fields_by_name['memory_handle']._serialized_options = b'\342A\001\002'
+  _globals['_CUDAIPCREFERENCE'].fields_by_name['memory_handle']._serialized_options = b'\342A\001\002\272H\005z\003\030\200\010'
+  _globals['_CUDAIPCREFERENCE'].fields_by_name['event_handle']._loaded_options = None
+  _globals['_CUDAIPCREFERENCE'].fields_by_name['event_handle']._serialized_options = b'\272H\005z\003\030\200\010'
   _globals['_OBJECTREFERENCE'].fields_by_name['key']._loaded_options = None
   _globals['_OBJECTREFERENCE'].fields_by_name['key']._serialized_options = b'\342A\001\002\272H\tr\007(\200\010\272\001\001\000'
   _globals['_OBJECTREFERENCE'].fields_by_name['sha256']._loaded_options = None
@@ -50,26 +54,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OBJECTREFERENCE'].fields_by_name['size_bytes']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_OBJECTREFERENCE'].fields_by_name['name']._loaded_options = None
   _globals['_OBJECTREFERENCE'].fields_by_name['name']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
-  _globals['_DATATYPE']._serialized_start=1339
-  _globals['_DATATYPE']._serialized_end=1659
-  _globals['_CARRIERKIND']._serialized_start=1662
-  _globals['_CARRIERKIND']._serialized_end=1817
+  _globals['_CARRIEROFFER'].fields_by_name['kinds']._loaded_options = None
+  _globals['_CARRIEROFFER'].fields_by_name['kinds']._serialized_options = b'\272H\005\222\001\002\020d'
+  _globals['_CARRIEROFFER'].fields_by_name['nonce_file']._loaded_options = None
+  _globals['_CARRIEROFFER'].fields_by_name['nonce_file']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_CARRIEROFFER'].fields_by_name['nonce']._loaded_options = None
+  _globals['_CARRIEROFFER'].fields_by_name['nonce']._serialized_options = b'\272H\005z\003\030\200 '
+  _globals['_CARRIEROFFER'].fields_by_name['device_uuid']._loaded_options = None
+  _globals['_CARRIEROFFER'].fields_by_name['device_uuid']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_SLOTRETURN'].fields_by_name['segment']._loaded_options = None
+  _globals['_SLOTRETURN'].fields_by_name['segment']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_DATATYPE']._serialized_start=1454
+  _globals['_DATATYPE']._serialized_end=1774
+  _globals['_CARRIERKIND']._serialized_start=1777
+  _globals['_CARRIERKIND']._serialized_end=1932
   _globals['_TENSOR']._serialized_start=118
-  _globals['_TENSOR']._serialized_end=449
-  _globals['_SHAREDMEMORYSLOT']._serialized_start=451
-  _globals['_SHAREDMEMORYSLOT']._serialized_end=568
-  _globals['_CUDAIPCREFERENCE']._serialized_start=571
-  _globals['_CUDAIPCREFERENCE']._serialized_end=743
-  _globals['_OBJECTREFERENCE']._serialized_start=746
-  _globals['_OBJECTREFERENCE']._serialized_end=876
-  _globals['_CHUNKEDPAYLOAD']._serialized_start=878
-  _globals['_CHUNKEDPAYLOAD']._serialized_end=934
-  _globals['_TENSORCHUNK']._serialized_start=936
-  _globals['_TENSORCHUNK']._serialized_end=1005
-  _globals['_CARRIEROFFER']._serialized_start=1008
-  _globals['_CARRIEROFFER']._serialized_end=1145
-  _globals['_CARRIERCHOICE']._serialized_start=1147
-  _globals['_CARRIERCHOICE']._serialized_end=1271
-  _globals['_SLOTRETURN']._serialized_start=1273
-  _globals['_SLOTRETURN']._serialized_end=1336
+  _globals['_TENSOR']._serialized_end=459
+  _globals['_SHAREDMEMORYSLOT']._serialized_start=462
+  _globals['_SHAREDMEMORYSLOT']._serialized_end=591
+  _globals['_CUDAIPCREFERENCE']._serialized_start=594
+  _globals['_CUDAIPCREFERENCE']._serialized_end=796
+  _globals['_OBJECTREFERENCE']._serialized_start=799
+  _globals['_OBJECTREFERENCE']._serialized_end=929
+  _globals['_CHUNKEDPAYLOAD']._serialized_start=931
+  _globals['_CHUNKEDPAYLOAD']._serialized_end=987
+  _globals['_TENSORCHUNK']._serialized_start=989
+  _globals['_TENSORCHUNK']._serialized_end=1058
+  _globals['_CARRIEROFFER']._serialized_start=1061
+  _globals['_CARRIEROFFER']._serialized_end=1246
+  _globals['_CARRIERCHOICE']._serialized_start=1248
+  _globals['_CARRIERCHOICE']._serialized_end=1372
+  _globals['_SLOTRETURN']._serialized_start=1374
+  _globals['_SLOTRETURN']._serialized_end=1451
 # @@protoc_insertion_point(module_scope)

@@ -199,7 +199,9 @@ class Leaderboard(_message.Message):
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """The ranked candidates, best first; at most the leaderboard's size."""
+        """The ranked candidates, best first; at most the leaderboard's size. Those after the first 16 MiB have evaluations
+        without episodes and statistics, which ListEvaluations has.
+        """
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:

@@ -22,13 +22,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
+from podracer.common.v1 import access_pb2 as podracer_dot_common_dot_v1_dot_access__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 from podracer.common.v1 import cohort_pb2 as podracer_dot_common_dot_v1_dot_cohort__pb2
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)podracer/learner/v1/learner_service.proto\x12\x13podracer.learner.v1\x1a\x19google/api/resource.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\x12\n\x10GetStatusRequest\"\xef\x02\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.podracer.learner.v1.LearnerState\x12&\n\x05lease\x18\x03 \x01(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Lease\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x03\x12\'\n\x06\x61gents\x18\x05 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x11\n\tenv_steps\x18\x07 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x08 \x01(\x01\x12\x14\n\x0cworker_count\x18\t \x01(\x05\x12\x17\n\x0f\x65valuator_count\x18\n \x01(\x05\x12\x16\n\x0epolicy_version\x18\x0b \x01(\x03\x12\x11\n\tstaleness\x18\x0c \x01(\x01\"#\n\x12\x46\x65tchPolicyRequest\x12\r\n\x05\x61gent\x18\x01 \x01(\t\"\x88\x01\n\x13\x46\x65tchPolicyResponse\x12\x37\n\x08snapshot\x18\x01 \x01(\x0b\x32#.podracer.learner.v1.PolicySnapshotH\x00\x12\x30\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x42\x06\n\x04part\"\xe0\x01\n\x0ePolicySnapshot\x12\'\n\x06\x61gents\x18\x01 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x41\n\x07tensors\x18\x03 \x03(\x0b\x32\x30.podracer.learner.v1.PolicySnapshot.TensorsEntry\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\xf3\x01\n\x0b\x46useRequest\x12/\n\x04join\x18\x01 \x01(\x0b\x32\x1f.podracer.learner.v1.JoinFusionH\x00\x12?\n\x0c\x63ontribution\x18\x02 \x01(\x0b\x32\'.podracer.learner.v1.FusionContributionH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\x90\x01\n\nJoinFusion\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x12\n\nlead_fence\x18\x03 \x01(\x03\x12\x32\n\x08\x63\x61rriers\x18\x04 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\"\x94\x03\n\x12\x46usionContribution\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0csample_count\x18\x02 \x01(\x03\x12K\n\nparameters\x18\x03 \x03(\x0b\x32\x37.podracer.learner.v1.FusionContribution.ParametersEntry\x12V\n\x10normalizer_delta\x18\x04 \x03(\x0b\x32<.podracer.learner.v1.FusionContribution.NormalizerDeltaEntry\x12\x11\n\tenv_steps\x18\x05 \x03(\x03\x1aM\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aR\n\x14NormalizerDeltaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x9b\x02\n\x0c\x46useResponse\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.podracer.learner.v1.FusionResultH\x00\x12\x33\n\x06result\x18\x02 \x01(\x0b\x32!.podracer.learner.v1.FusionResultH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1e.podracer.learner.v1.FusionEndH\x00\x12\x35\n\x0bslot_return\x18\x05 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\x8c\x03\n\x0c\x46usionResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x45\n\nparameters\x18\x02 \x03(\x0b\x32\x31.podracer.learner.v1.FusionResult.ParametersEntry\x12\x45\n\nnormalizer\x18\x03 \x03(\x0b\x32\x31.podracer.learner.v1.FusionResult.NormalizerEntry\x12\r\n\x05ranks\x18\x04 \x03(\x05\x12\x32\n\x07\x63\x61rrier\x18\x05 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\x1aM\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aM\n\x0fNormalizerEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x1b\n\tFusionEnd\x12\x0e\n\x06reason\x18\x01 \x01(\t\"<\n\x11\x43heckpointRequest\x12\'\n\x06\x61gents\x18\x01 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\"R\n\x12\x43heckpointResponse\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.common.v1.CheckpointReference*\x95\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12LEARNER_STATE_IDLE\x10\x01\x12\x1a\n\x16LEARNER_STATE_TRAINING\x10\x02\x12\x16\n\x12LEARNER_STATE_BUSY\x10\x03\x12\x1a\n\x16LEARNER_STATE_DRAINING\x10\x04\x32\x80\x03\n\x0eLearnerService\x12Z\n\tGetStatus\x12%.podracer.learner.v1.GetStatusRequest\x1a&.podracer.learner.v1.GetStatusResponse\x12\x62\n\x0b\x46\x65tchPolicy\x12\'.podracer.learner.v1.FetchPolicyRequest\x1a(.podracer.learner.v1.FetchPolicyResponse0\x01\x12O\n\x04\x46use\x12 .podracer.learner.v1.FuseRequest\x1a!.podracer.learner.v1.FuseResponse(\x01\x30\x01\x12]\n\nCheckpoint\x12&.podracer.learner.v1.CheckpointRequest\x1a\'.podracer.learner.v1.CheckpointResponseB9Z7github.com/podracer-rl/podracer/go/learner/v1;learnerv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)podracer/learner/v1/learner_service.proto\x12\x13podracer.learner.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19google/api/resource.proto\x1a\x1fpodracer/common/v1/access.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\x12\n\x10GetStatusRequest\"\xef\x02\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.podracer.learner.v1.LearnerState\x12&\n\x05lease\x18\x03 \x01(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Lease\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x03\x12\'\n\x06\x61gents\x18\x05 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x11\n\tenv_steps\x18\x07 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x08 \x01(\x01\x12\x14\n\x0cworker_count\x18\t \x01(\x05\x12\x17\n\x0f\x65valuator_count\x18\n \x01(\x05\x12\x16\n\x0epolicy_version\x18\x0b \x01(\x03\x12\x11\n\tstaleness\x18\x0c \x01(\x01\"H\n\x12\x46\x65tchPolicyRequest\x12\x32\n\x05\x61gent\x18\x01 \x01(\tB#\xfa\x41\x14\n\x12podracer.dev/Agent\xbaH\tr\x07(\xf4\x03\xba\x01\x01\x00\"\x88\x01\n\x13\x46\x65tchPolicyResponse\x12\x37\n\x08snapshot\x18\x01 \x01(\x0b\x32#.podracer.learner.v1.PolicySnapshotH\x00\x12\x30\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x42\x06\n\x04part\"\xe0\x01\n\x0ePolicySnapshot\x12\'\n\x06\x61gents\x18\x01 \x03(\tB\x17\xfa\x41\x14\n\x12podracer.dev/Agent\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x41\n\x07tensors\x18\x03 \x03(\x0b\x32\x30.podracer.learner.v1.PolicySnapshot.TensorsEntry\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\xf3\x01\n\x0b\x46useRequest\x12/\n\x04join\x18\x01 \x01(\x0b\x32\x1f.podracer.learner.v1.JoinFusionH\x00\x12?\n\x0c\x63ontribution\x18\x02 \x01(\x0b\x32\'.podracer.learner.v1.FusionContributionH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x35\n\x0bslot_return\x18\x04 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\xa2\x01\n\nJoinFusion\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\x04rank\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1b\n\nlead_fence\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x32\n\x08\x63\x61rriers\x18\x04 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\"\xca\x03\n\x12\x46usionContribution\x12\x16\n\x05\x65poch\x18\x01 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12&\n\x0csample_count\x18\x02 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\x80\x80\x9a\xa6\xea\xaf\xe3\x01(\x00\x12S\n\nparameters\x18\x03 \x03(\x0b\x32\x37.podracer.learner.v1.FusionContribution.ParametersEntryB\x06\xbaH\x03\xd8\x01\x03\x12^\n\x10normalizer_delta\x18\x04 \x03(\x0b\x32<.podracer.learner.v1.FusionContribution.NormalizerDeltaEntryB\x06\xbaH\x03\xd8\x01\x03\x12\x1c\n\tenv_steps\x18\x05 \x03(\x03\x42\t\xbaH\x06\x92\x01\x03\x10\x90N\x1aM\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aR\n\x14NormalizerDeltaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x9b\x02\n\x0c\x46useResponse\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.podracer.learner.v1.FusionResultH\x00\x12\x33\n\x06result\x18\x02 \x01(\x0b\x32!.podracer.learner.v1.FusionResultH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12-\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1e.podracer.learner.v1.FusionEndH\x00\x12\x35\n\x0bslot_return\x18\x05 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x42\t\n\x07message\"\x8c\x03\n\x0c\x46usionResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x45\n\nparameters\x18\x02 \x03(\x0b\x32\x31.podracer.learner.v1.FusionResult.ParametersEntry\x12\x45\n\nnormalizer\x18\x03 \x03(\x0b\x32\x31.podracer.learner.v1.FusionResult.NormalizerEntry\x12\r\n\x05ranks\x18\x04 \x03(\x05\x12\x32\n\x07\x63\x61rrier\x18\x05 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\x1aM\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aM\n\x0fNormalizerEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x1b\n\tFusionEnd\x12\x0e\n\x06reason\x18\x01 \x01(\t\"P\n\x11\x43heckpointRequest\x12;\n\x06\x61gents\x18\x01 \x03(\tB+\xfa\x41\x14\n\x12podracer.dev/Agent\xbaH\x11\x92\x01\x0e\x10\x90N\"\tr\x07(\xf4\x03\xba\x01\x01\x00\"R\n\x12\x43heckpointResponse\x12<\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\'.podracer.common.v1.CheckpointReference*\x95\x01\n\x0cLearnerState\x12\x1d\n\x19LEARNER_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12LEARNER_STATE_IDLE\x10\x01\x12\x1a\n\x16LEARNER_STATE_TRAINING\x10\x02\x12\x16\n\x12LEARNER_STATE_BUSY\x10\x03\x12\x1a\n\x16LEARNER_STATE_DRAINING\x10\x04\x32\xad\x03\n\x0eLearnerService\x12\x66\n\tGetStatus\x12%.podracer.learner.v1.GetStatusRequest\x1a&.podracer.learner.v1.GetStatusResponse\"\n\xca\x84\x19\x06\n\x04\x01\x02\x04\x03\x12k\n\x0b\x46\x65tchPolicy\x12\'.podracer.learner.v1.FetchPolicyRequest\x1a(.podracer.learner.v1.FetchPolicyResponse\"\x07\xca\x84\x19\x03\n\x01\x03\x30\x01\x12]\n\x04\x46use\x12 .podracer.learner.v1.FuseRequest\x1a!.podracer.learner.v1.FuseResponse\"\x0c\xca\x84\x19\x08\n\x01\x03\x10\x80\x80\x80 (\x01\x30\x01\x12g\n\nCheckpoint\x12&.podracer.learner.v1.CheckpointRequest\x1a\'.podracer.learner.v1.CheckpointResponse\"\x08\xca\x84\x19\x04\n\x02\x04\x03\x42\x39Z7github.com/podracer-rl/podracer/go/learner/v1;learnerv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,58 +42,82 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSRESPONSE'].fields_by_name['lease']._serialized_options = b'\372A\024\n\022podracer.dev/Lease'
   _globals['_GETSTATUSRESPONSE'].fields_by_name['agents']._loaded_options = None
   _globals['_GETSTATUSRESPONSE'].fields_by_name['agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
+  _globals['_FETCHPOLICYREQUEST'].fields_by_name['agent']._loaded_options = None
+  _globals['_FETCHPOLICYREQUEST'].fields_by_name['agent']._serialized_options = b'\372A\024\n\022podracer.dev/Agent\272H\tr\007(\364\003\272\001\001\000'
   _globals['_POLICYSNAPSHOT_TENSORSENTRY']._loaded_options = None
   _globals['_POLICYSNAPSHOT_TENSORSENTRY']._serialized_options = b'8\001'
   _globals['_POLICYSNAPSHOT'].fields_by_name['agents']._loaded_options = None
   _globals['_POLICYSNAPSHOT'].fields_by_name['agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
+  _globals['_JOINFUSION'].fields_by_name['rank']._loaded_options = None
+  _globals['_JOINFUSION'].fields_by_name['rank']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_JOINFUSION'].fields_by_name['lead_fence']._loaded_options = None
+  _globals['_JOINFUSION'].fields_by_name['lead_fence']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._loaded_options = None
   _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._loaded_options = None
   _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._serialized_options = b'8\001'
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['epoch']._loaded_options = None
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['epoch']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['sample_count']._loaded_options = None
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['sample_count']._serialized_options = b'\272H\r\"\013\030\200\200\232\246\352\257\343\001(\000'
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['parameters']._loaded_options = None
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['parameters']._serialized_options = b'\272H\003\330\001\003'
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['normalizer_delta']._loaded_options = None
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['normalizer_delta']._serialized_options = b'\272H\003\330\001\003'
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['env_steps']._loaded_options = None
+  _globals['_FUSIONCONTRIBUTION'].fields_by_name['env_steps']._serialized_options = b'\272H\006\222\001\003\020\220N'
   _globals['_FUSIONRESULT_PARAMETERSENTRY']._loaded_options = None
   _globals['_FUSIONRESULT_PARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_FUSIONRESULT_NORMALIZERENTRY']._loaded_options = None
   _globals['_FUSIONRESULT_NORMALIZERENTRY']._serialized_options = b'8\001'
   _globals['_CHECKPOINTREQUEST'].fields_by_name['agents']._loaded_options = None
-  _globals['_CHECKPOINTREQUEST'].fields_by_name['agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent'
-  _globals['_LEARNERSTATE']._serialized_start=2645
-  _globals['_LEARNERSTATE']._serialized_end=2794
-  _globals['_GETSTATUSREQUEST']._serialized_start=191
-  _globals['_GETSTATUSREQUEST']._serialized_end=209
-  _globals['_GETSTATUSRESPONSE']._serialized_start=212
-  _globals['_GETSTATUSRESPONSE']._serialized_end=579
-  _globals['_FETCHPOLICYREQUEST']._serialized_start=581
-  _globals['_FETCHPOLICYREQUEST']._serialized_end=616
-  _globals['_FETCHPOLICYRESPONSE']._serialized_start=619
-  _globals['_FETCHPOLICYRESPONSE']._serialized_end=755
-  _globals['_POLICYSNAPSHOT']._serialized_start=758
-  _globals['_POLICYSNAPSHOT']._serialized_end=982
-  _globals['_POLICYSNAPSHOT_TENSORSENTRY']._serialized_start=908
-  _globals['_POLICYSNAPSHOT_TENSORSENTRY']._serialized_end=982
-  _globals['_FUSEREQUEST']._serialized_start=985
-  _globals['_FUSEREQUEST']._serialized_end=1228
-  _globals['_JOINFUSION']._serialized_start=1231
-  _globals['_JOINFUSION']._serialized_end=1375
-  _globals['_FUSIONCONTRIBUTION']._serialized_start=1378
-  _globals['_FUSIONCONTRIBUTION']._serialized_end=1782
-  _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._serialized_start=1621
-  _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._serialized_end=1698
-  _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._serialized_start=1700
-  _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._serialized_end=1782
-  _globals['_FUSERESPONSE']._serialized_start=1785
-  _globals['_FUSERESPONSE']._serialized_end=2068
-  _globals['_FUSIONRESULT']._serialized_start=2071
-  _globals['_FUSIONRESULT']._serialized_end=2467
-  _globals['_FUSIONRESULT_PARAMETERSENTRY']._serialized_start=1621
-  _globals['_FUSIONRESULT_PARAMETERSENTRY']._serialized_end=1698
-  _globals['_FUSIONRESULT_NORMALIZERENTRY']._serialized_start=2390
-  _globals['_FUSIONRESULT_NORMALIZERENTRY']._serialized_end=2467
-  _globals['_FUSIONEND']._serialized_start=2469
-  _globals['_FUSIONEND']._serialized_end=2496
-  _globals['_CHECKPOINTREQUEST']._serialized_start=2498
-  _globals['_CHECKPOINTREQUEST']._serialized_end=2558
-  _globals['_CHECKPOINTRESPONSE']._serialized_start=2560
-  _globals['_CHECKPOINTRESPONSE']._serialized_end=2642
-  _globals['_LEARNERSERVICE']._serialized_start=2797
-  _globals['_LEARNERSERVICE']._serialized_end=3181
+  _globals['_CHECKPOINTREQUEST'].fields_by_name['agents']._serialized_options = b'\372A\024\n\022podracer.dev/Agent\272H\021\222\001\016\020\220N\"\tr\007(\364\003\272\001\001\000'
+  _globals['_LEARNERSERVICE'].methods_by_name['GetStatus']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\312\204\031\006\n\004\001\002\004\003'
+  _globals['_LEARNERSERVICE'].methods_by_name['FetchPolicy']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['FetchPolicy']._serialized_options = b'\312\204\031\003\n\001\003'
+  _globals['_LEARNERSERVICE'].methods_by_name['Fuse']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['Fuse']._serialized_options = b'\312\204\031\010\n\001\003\020\200\200\200 '
+  _globals['_LEARNERSERVICE'].methods_by_name['Checkpoint']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['Checkpoint']._serialized_options = b'\312\204\031\004\n\002\004\003'
+  _globals['_LEARNERSTATE']._serialized_start=2836
+  _globals['_LEARNERSTATE']._serialized_end=2985
+  _globals['_GETSTATUSREQUEST']._serialized_start=253
+  _globals['_GETSTATUSREQUEST']._serialized_end=271
+  _globals['_GETSTATUSRESPONSE']._serialized_start=274
+  _globals['_GETSTATUSRESPONSE']._serialized_end=641
+  _globals['_FETCHPOLICYREQUEST']._serialized_start=643
+  _globals['_FETCHPOLICYREQUEST']._serialized_end=715
+  _globals['_FETCHPOLICYRESPONSE']._serialized_start=718
+  _globals['_FETCHPOLICYRESPONSE']._serialized_end=854
+  _globals['_POLICYSNAPSHOT']._serialized_start=857
+  _globals['_POLICYSNAPSHOT']._serialized_end=1081
+  _globals['_POLICYSNAPSHOT_TENSORSENTRY']._serialized_start=1007
+  _globals['_POLICYSNAPSHOT_TENSORSENTRY']._serialized_end=1081
+  _globals['_FUSEREQUEST']._serialized_start=1084
+  _globals['_FUSEREQUEST']._serialized_end=1327
+  _globals['_JOINFUSION']._serialized_start=1330
+  _globals['_JOINFUSION']._serialized_end=1492
+  _globals['_FUSIONCONTRIBUTION']._serialized_start=1495
+  _globals['_FUSIONCONTRIBUTION']._serialized_end=1953
+  _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._serialized_start=1792
+  _globals['_FUSIONCONTRIBUTION_PARAMETERSENTRY']._serialized_end=1869
+  _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._serialized_start=1871
+  _globals['_FUSIONCONTRIBUTION_NORMALIZERDELTAENTRY']._serialized_end=1953
+  _globals['_FUSERESPONSE']._serialized_start=1956
+  _globals['_FUSERESPONSE']._serialized_end=2239
+  _globals['_FUSIONRESULT']._serialized_start=2242
+  _globals['_FUSIONRESULT']._serialized_end=2638
+  _globals['_FUSIONRESULT_PARAMETERSENTRY']._serialized_start=1792
+  _globals['_FUSIONRESULT_PARAMETERSENTRY']._serialized_end=1869
+  _globals['_FUSIONRESULT_NORMALIZERENTRY']._serialized_start=2561
+  _globals['_FUSIONRESULT_NORMALIZERENTRY']._serialized_end=2638
+  _globals['_FUSIONEND']._serialized_start=2640
+  _globals['_FUSIONEND']._serialized_end=2667
+  _globals['_CHECKPOINTREQUEST']._serialized_start=2669
+  _globals['_CHECKPOINTREQUEST']._serialized_end=2749
+  _globals['_CHECKPOINTRESPONSE']._serialized_start=2751
+  _globals['_CHECKPOINTRESPONSE']._serialized_end=2833
+  _globals['_LEARNERSERVICE']._serialized_start=2988
+  _globals['_LEARNERSERVICE']._serialized_end=3417
 # @@protoc_insertion_point(module_scope)

@@ -62,21 +62,21 @@ class LearnerServiceServicer:
     """
 
     def GetStatus(self, request, context):
-        """Returns what the learner is doing (roles pod, client).
+        """Returns what the learner is doing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchPolicy(self, request, context):
-        """Returns the newest actor of one member or of all members (role pod).
+        """Returns the newest actor of one member or of all members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fuse(self, request_iterator, context):
-        """A follower sends its parameters and receives the fused ones, once an epoch (role pod). Errors: ABORTED (FENCED) for
+        """A follower sends its parameters and receives the fused ones, once an epoch. Errors: ABORTED (FENCED) for
         the fence of another lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -84,7 +84,7 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Checkpoint(self, request, context):
-        """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION if the learner has no lease.
+        """Writes and commits a checkpoint now. Errors: FAILED_PRECONDITION if the learner has no lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

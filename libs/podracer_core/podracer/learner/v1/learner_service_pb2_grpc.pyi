@@ -34,15 +34,15 @@ class LearnerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LearnerServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.GetStatusRequest, _learner_service_pb2.GetStatusResponse]
-    """Returns what the learner is doing (roles pod, client)."""
+    """Returns what the learner is doing."""
     FetchPolicy: _grpc.UnaryStreamMultiCallable[_learner_service_pb2.FetchPolicyRequest, _learner_service_pb2.FetchPolicyResponse]
-    """Returns the newest actor of one member or of all members (role pod)."""
+    """Returns the newest actor of one member or of all members."""
     Fuse: _grpc.StreamStreamMultiCallable[_learner_service_pb2.FuseRequest, _learner_service_pb2.FuseResponse]
-    """A follower sends its parameters and receives the fused ones, once an epoch (role pod). Errors: ABORTED (FENCED) for
+    """A follower sends its parameters and receives the fused ones, once an epoch. Errors: ABORTED (FENCED) for
     the fence of another lease.
     """
     Checkpoint: _grpc.UnaryUnaryMultiCallable[_learner_service_pb2.CheckpointRequest, _learner_service_pb2.CheckpointResponse]
-    """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION if the learner has no lease."""
+    """Writes and commits a checkpoint now. Errors: FAILED_PRECONDITION if the learner has no lease."""
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
@@ -50,15 +50,15 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.GetStatusRequest, _learner_service_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """Returns what the learner is doing (roles pod, client)."""
+    """Returns what the learner is doing."""
     FetchPolicy: _aio.UnaryStreamMultiCallable[_learner_service_pb2.FetchPolicyRequest, _learner_service_pb2.FetchPolicyResponse]  # type: ignore[assignment]
-    """Returns the newest actor of one member or of all members (role pod)."""
+    """Returns the newest actor of one member or of all members."""
     Fuse: _aio.StreamStreamMultiCallable[_learner_service_pb2.FuseRequest, _learner_service_pb2.FuseResponse]  # type: ignore[assignment]
-    """A follower sends its parameters and receives the fused ones, once an epoch (role pod). Errors: ABORTED (FENCED) for
+    """A follower sends its parameters and receives the fused ones, once an epoch. Errors: ABORTED (FENCED) for
     the fence of another lease.
     """
     Checkpoint: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.CheckpointRequest, _learner_service_pb2.CheckpointResponse]  # type: ignore[assignment]
-    """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION if the learner has no lease."""
+    """Writes and commits a checkpoint now. Errors: FAILED_PRECONDITION if the learner has no lease."""
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Calls that a learner serves. It gets its work from podracer.orchestrator.v1.PodService."""
@@ -69,7 +69,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_service_pb2.GetStatusResponse, _abc.Awaitable[_learner_service_pb2.GetStatusResponse]]:
-        """Returns what the learner is doing (roles pod, client)."""
+        """Returns what the learner is doing."""
 
     @_abc_1.abstractmethod
     def FetchPolicy(
@@ -77,7 +77,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.FetchPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_service_pb2.FetchPolicyResponse], _abc.AsyncIterator[_learner_service_pb2.FetchPolicyResponse]]:
-        """Returns the newest actor of one member or of all members (role pod)."""
+        """Returns the newest actor of one member or of all members."""
 
     @_abc_1.abstractmethod
     def Fuse(
@@ -85,7 +85,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_learner_service_pb2.FuseRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_service_pb2.FuseResponse], _abc.AsyncIterator[_learner_service_pb2.FuseResponse]]:
-        """A follower sends its parameters and receives the fused ones, once an epoch (role pod). Errors: ABORTED (FENCED) for
+        """A follower sends its parameters and receives the fused ones, once an epoch. Errors: ABORTED (FENCED) for
         the fence of another lease.
         """
 
@@ -95,6 +95,6 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_service_pb2.CheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_learner_service_pb2.CheckpointResponse, _abc.Awaitable[_learner_service_pb2.CheckpointResponse]]:
-        """Writes and commits a checkpoint now (role pod). Errors: FAILED_PRECONDITION if the learner has no lease."""
+        """Writes and commits a checkpoint now. Errors: FAILED_PRECONDITION if the learner has no lease."""
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,9 +26,10 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from podracer.common.v1 import access_pb2 as podracer_dot_common_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x03\n\x08\x41rtifact\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t:\xc3\x01\xea\x41\xbf\x01\n\x15podracer.dev/Artifact\x12\'projects/{project}/artifacts/{artifact}\x12\x45projects/{project}/jobs/{job}/agents/{agent}/checkpoints/{checkpoint}\x12\x36projects/{project}/jobs/{job}/checkpoints/{checkpoint}\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb7\x02\n\x0cUploadHeader\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12!\n\x0b\x61rtifact_id\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12:\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKindB\x04\xe2\x41\x01\x02\x12\x18\n\nsize_bytes\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12 \n\x06sha256\x18\x05 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12 \n\nrequest_id\x18\x06 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x0f\n\x07replace\x18\x07 \x01(\x08\x12%\n\x0freplaced_sha256\x18\x08 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"l\n\x0f\x44ownloadRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12#\n\x05paths\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\xe8\x07\"\tr\x07(\x80\x08\xba\x01\x01\x00\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"J\n\x12GetArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\xc1\x01\n\x14ListArtifactsRequest\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12 \n\npage_token\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xf4\x03\xba\x01\x01\x00\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"M\n\x15\x44\x65leteArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xa8\x04\n\x0f\x41rtifactService\x12]\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse(\x01\x12\x63\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse0\x01\x12j\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\x12p\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\x12s\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponseBCZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/podracer/orchestrator/v1/artifact_service.proto\x12\x18podracer.orchestrator.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fpodracer/common/v1/access.proto\"\xb3\x03\n\x08\x41rtifact\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x35\n\x05\x66iles\x18\x03 \x03(\x0b\x32&.podracer.orchestrator.v1.ArtifactFile\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03uri\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t:\xc3\x01\xea\x41\xbf\x01\n\x15podracer.dev/Artifact\x12\'projects/{project}/artifacts/{artifact}\x12\x45projects/{project}/jobs/{job}/agents/{agent}/checkpoints/{checkpoint}\x12\x36projects/{project}/jobs/{job}/checkpoints/{checkpoint}\"@\n\x0c\x41rtifactFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"a\n\rUploadRequest\x12\x38\n\x06header\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.UploadHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xb7\x02\n\x0cUploadHeader\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12!\n\x0b\x61rtifact_id\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12:\n\x04kind\x18\x03 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKindB\x04\xe2\x41\x01\x02\x12\x18\n\nsize_bytes\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x02\x12 \n\x06sha256\x18\x05 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12 \n\nrequest_id\x18\x06 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x0f\n\x07replace\x18\x07 \x01(\x08\x12%\n\x0freplaced_sha256\x18\x08 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"F\n\x0eUploadResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"l\n\x0f\x44ownloadRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12#\n\x05paths\x18\x02 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x10\xe8\x07\"\tr\x07(\x80\x08\xba\x01\x01\x00\"\x9a\x01\n\x10\x44ownloadResponse\x12\x36\n\x04\x66ile\x18\x01 \x01(\x0b\x32&.podracer.orchestrator.v1.ArtifactFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x36\n\x08\x61rtifact\x18\x03 \x01(\x0b\x32\".podracer.orchestrator.v1.ArtifactH\x00\x42\x06\n\x04part\"J\n\x12GetArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"K\n\x13GetArtifactResponse\x12\x34\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\".podracer.orchestrator.v1.Artifact\"\xc1\x01\n\x14ListArtifactsRequest\x12\x32\n\x06parent\x18\x01 \x01(\tB\"\xfa\x41\x17\x12\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\x12\x34\n\x04kind\x18\x02 \x01(\x0e\x32&.podracer.orchestrator.v1.ArtifactKind\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12 \n\npage_token\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xf4\x03\xba\x01\x01\x00\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".podracer.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"M\n\x15\x44\x65leteArtifactRequest\x12\x34\n\x04name\x18\x01 \x01(\tB&\xe2\x41\x01\x02\xfa\x41\x17\n\x15podracer.dev/Artifact\xbaH\x05r\x03(\xf4\x03\"\x18\n\x16\x44\x65leteArtifactResponse*\xb3\x01\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41RTIFACT_KIND_CHECKPOINT\x10\x01\x12\x18\n\x14\x41RTIFACT_KIND_POLICY\x10\x02\x12\x18\n\x14\x41RTIFACT_KIND_REPORT\x10\x03\x12\x16\n\x12\x41RTIFACT_KIND_CODE\x10\x04\x12\x1a\n\x16\x41RTIFACT_KIND_DATA_SET\x10\x05\x32\xe1\x04\n\x0f\x41rtifactService\x12m\n\x06Upload\x12\'.podracer.orchestrator.v1.UploadRequest\x1a(.podracer.orchestrator.v1.UploadResponse\"\x0e\xca\x84\x19\n\n\x01\x01\x10\x80\x80\x80\x01\x18\x01(\x01\x12m\n\x08\x44ownload\x12).podracer.orchestrator.v1.DownloadRequest\x1a*.podracer.orchestrator.v1.DownloadResponse\"\x08\xca\x84\x19\x04\n\x02\x01\x02\x30\x01\x12t\n\x0bGetArtifact\x12,.podracer.orchestrator.v1.GetArtifactRequest\x1a-.podracer.orchestrator.v1.GetArtifactResponse\"\x08\xca\x84\x19\x04\n\x02\x01\x02\x12z\n\rListArtifacts\x12..podracer.orchestrator.v1.ListArtifactsRequest\x1a/.podracer.orchestrator.v1.ListArtifactsResponse\"\x08\xca\x84\x19\x04\n\x02\x01\x02\x12~\n\x0e\x44\x65leteArtifact\x12/.podracer.orchestrator.v1.DeleteArtifactRequest\x1a\x30.podracer.orchestrator.v1.DeleteArtifactResponse\"\t\xca\x84\x19\x05\n\x01\x01\x18\x01\x42\x43ZAgithub.com/podracer-rl/podracer/go/orchestrator/v1;orchestratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -68,34 +69,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTARTIFACTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\tr\007(\364\003\272\001\001\000'
   _globals['_DELETEARTIFACTREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_DELETEARTIFACTREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\372A\027\n\025podracer.dev/Artifact\272H\005r\003(\364\003'
-  _globals['_ARTIFACTKIND']._serialized_start=2015
-  _globals['_ARTIFACTKIND']._serialized_end=2194
-  _globals['_ARTIFACT']._serialized_start=200
-  _globals['_ARTIFACT']._serialized_end=635
-  _globals['_ARTIFACTFILE']._serialized_start=637
-  _globals['_ARTIFACTFILE']._serialized_end=701
-  _globals['_UPLOADREQUEST']._serialized_start=703
-  _globals['_UPLOADREQUEST']._serialized_end=800
-  _globals['_UPLOADHEADER']._serialized_start=803
-  _globals['_UPLOADHEADER']._serialized_end=1114
-  _globals['_UPLOADRESPONSE']._serialized_start=1116
-  _globals['_UPLOADRESPONSE']._serialized_end=1186
-  _globals['_DOWNLOADREQUEST']._serialized_start=1188
-  _globals['_DOWNLOADREQUEST']._serialized_end=1296
-  _globals['_DOWNLOADRESPONSE']._serialized_start=1299
-  _globals['_DOWNLOADRESPONSE']._serialized_end=1453
-  _globals['_GETARTIFACTREQUEST']._serialized_start=1455
-  _globals['_GETARTIFACTREQUEST']._serialized_end=1529
-  _globals['_GETARTIFACTRESPONSE']._serialized_start=1531
-  _globals['_GETARTIFACTRESPONSE']._serialized_end=1606
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1609
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1802
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1804
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1907
-  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1909
-  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1986
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1988
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=2012
-  _globals['_ARTIFACTSERVICE']._serialized_start=2197
-  _globals['_ARTIFACTSERVICE']._serialized_end=2749
+  _globals['_ARTIFACTSERVICE'].methods_by_name['Upload']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['Upload']._serialized_options = b'\312\204\031\n\n\001\001\020\200\200\200\001\030\001'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['Download']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['Download']._serialized_options = b'\312\204\031\004\n\002\001\002'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['GetArtifact']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['GetArtifact']._serialized_options = b'\312\204\031\004\n\002\001\002'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['ListArtifacts']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['ListArtifacts']._serialized_options = b'\312\204\031\004\n\002\001\002'
+  _globals['_ARTIFACTSERVICE'].methods_by_name['DeleteArtifact']._loaded_options = None
+  _globals['_ARTIFACTSERVICE'].methods_by_name['DeleteArtifact']._serialized_options = b'\312\204\031\005\n\001\001\030\001'
+  _globals['_ARTIFACTKIND']._serialized_start=2048
+  _globals['_ARTIFACTKIND']._serialized_end=2227
+  _globals['_ARTIFACT']._serialized_start=233
+  _globals['_ARTIFACT']._serialized_end=668
+  _globals['_ARTIFACTFILE']._serialized_start=670
+  _globals['_ARTIFACTFILE']._serialized_end=734
+  _globals['_UPLOADREQUEST']._serialized_start=736
+  _globals['_UPLOADREQUEST']._serialized_end=833
+  _globals['_UPLOADHEADER']._serialized_start=836
+  _globals['_UPLOADHEADER']._serialized_end=1147
+  _globals['_UPLOADRESPONSE']._serialized_start=1149
+  _globals['_UPLOADRESPONSE']._serialized_end=1219
+  _globals['_DOWNLOADREQUEST']._serialized_start=1221
+  _globals['_DOWNLOADREQUEST']._serialized_end=1329
+  _globals['_DOWNLOADRESPONSE']._serialized_start=1332
+  _globals['_DOWNLOADRESPONSE']._serialized_end=1486
+  _globals['_GETARTIFACTREQUEST']._serialized_start=1488
+  _globals['_GETARTIFACTREQUEST']._serialized_end=1562
+  _globals['_GETARTIFACTRESPONSE']._serialized_start=1564
+  _globals['_GETARTIFACTRESPONSE']._serialized_end=1639
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1642
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1835
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1837
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1940
+  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1942
+  _globals['_DELETEARTIFACTREQUEST']._serialized_end=2019
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=2021
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=2045
+  _globals['_ARTIFACTSERVICE']._serialized_start=2230
+  _globals['_ARTIFACTSERVICE']._serialized_end=2839
 # @@protoc_insertion_point(module_scope)

@@ -124,7 +124,7 @@ class PodServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStoreAccess(self, request, context):
-        """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+        """Gives access to the objects of a lease's job and to those that its work names, for 15 minutes: it may outlive the
         lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

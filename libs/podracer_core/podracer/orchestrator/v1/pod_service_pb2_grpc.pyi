@@ -51,7 +51,7 @@ class PodServiceStub:
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]
     """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
     GetStoreAccess: _grpc.UnaryUnaryMultiCallable[_pod_service_pb2.GetStoreAccessRequest, _pod_service_pb2.GetStoreAccessResponse]
-    """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+    """Gives access to the objects of a lease's job and to those that its work names, for 15 minutes: it may outlive the
     lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
     """
 
@@ -78,7 +78,7 @@ class PodServiceAsyncStub(PodServiceStub):
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.ReleaseLeaseRequest, _pod_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
     """Gives the work back unfinished. Another pod continues from the last committed checkpoint."""
     GetStoreAccess: _aio.UnaryUnaryMultiCallable[_pod_service_pb2.GetStoreAccessRequest, _pod_service_pb2.GetStoreAccessResponse]  # type: ignore[assignment]
-    """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+    """Gives access to the objects of a lease's job and to those that its work names, for 15 minutes: it may outlive the
     lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
     """
 
@@ -144,7 +144,7 @@ class PodServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pod_service_pb2.GetStoreAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pod_service_pb2.GetStoreAccessResponse, _abc.Awaitable[_pod_service_pb2.GetStoreAccessResponse]]:
-        """Gives access to the objects of a lease's job and to those that its work names, for an hour: it may outlive the
+        """Gives access to the objects of a lease's job and to those that its work names, for 15 minutes: it may outlive the
         lease, whose fence is part of every key to write. NOT_OF_LEASE for other objects.
         """
 

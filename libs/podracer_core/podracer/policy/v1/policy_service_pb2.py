@@ -22,15 +22,17 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from podracer.common.v1 import access_pb2 as podracer_dot_common_dot_v1_dot_access__pb2
 from podracer.common.v1 import cohort_pb2 as podracer_dot_common_dot_v1_dot_cohort__pb2
 from podracer.common.v1 import environment_pb2 as podracer_dot_common_dot_v1_dot_environment__pb2
 from podracer.common.v1 import file_pb2 as podracer_dot_common_dot_v1_dot_file__pb2
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'podracer/policy/v1/policy_service.proto\x12\x12podracer.policy.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xa5\x02\n\nActRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x30\n\x0cobservations\x18\x03 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12\x0e\n\x06values\x18\x04 \x03(\x01\x12\x30\n\x0c\x61\x63tion_masks\x18\x05 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12\x38\n\x05parts\x18\x06 \x03(\x0b\x32).podracer.policy.v1.ActRequest.PartsEntry\x1aH\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"k\n\x0b\x41\x63tResponse\x12+\n\x07\x61\x63tions\x18\x01 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12\x0e\n\x06values\x18\x02 \x03(\x01\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\"Y\n\x10\x41\x63tStreamRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x31\n\x03\x61\x63t\x18\x02 \x01(\x0b\x32\x1e.podracer.policy.v1.ActRequestB\x04\xe2\x41\x01\x02\"\xa6\x01\n\x11\x41\x63tStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12.\n\x03\x61\x63t\x18\x02 \x01(\x0b\x32\x1f.podracer.policy.v1.ActResponseH\x00\x12.\n\x07problem\x18\x03 \x01(\x0b\x32\x1b.podracer.common.v1.ProblemH\x00\x12\x12\n\x08\x64raining\x18\x04 \x01(\x08H\x00\x42\t\n\x07message\"\x8b\x03\n\x06Policy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08versions\x18\x03 \x03(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0e\n\x06\x61gents\x18\x05 \x03(\t\x12\x10\n\x08\x65nsemble\x18\x06 \x01(\t\x12\x34\n\x11observation_space\x18\x07 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x08 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12-\n\tload_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rrequest_count\x18\n \x01(\x03\x12=\n\x1aoriginal_observation_space\x18\x0b \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x32\n\x05parts\x18\x0c \x03(\x0b\x32#.podracer.policy.v1.ObservationPart\"g\n\x0fObservationPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04size\x18\x04 \x01(\x03\"\x15\n\x13ListPoliciesRequest\"D\n\x14ListPoliciesResponse\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.podracer.policy.v1.Policy\" \n\x10GetPolicyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x11GetPolicyResponse\x12*\n\x06policy\x18\x01 \x01(\x0b\x32\x1a.podracer.policy.v1.Policy\"c\n\x11LoadPolicyRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.podracer.policy.v1.LoadPolicyHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x94\x01\n\x10LoadPolicyHeader\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\x12\x15\n\x07version\x18\x02 \x01(\tB\x04\xe2\x41\x01\x02\x12\x33\n\x0b\x63heckpoints\x18\x03 \x03(\x0b\x32\x1e.podracer.common.v1.FileHeader\x12\x10\n\x08\x65nsemble\x18\x04 \x01(\t\x12\x0e\n\x06source\x18\x05 \x01(\t\"@\n\x12LoadPolicyResponse\x12*\n\x06policy\x18\x01 \x01(\x0b\x32\x1a.podracer.policy.v1.Policy\")\n\x13UnloadPolicyRequest\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x02\"\x16\n\x14UnloadPolicyResponse2\xb4\x04\n\rPolicyService\x12\x46\n\x03\x41\x63t\x12\x1e.podracer.policy.v1.ActRequest\x1a\x1f.podracer.policy.v1.ActResponse\x12\\\n\tActStream\x12$.podracer.policy.v1.ActStreamRequest\x1a%.podracer.policy.v1.ActStreamResponse(\x01\x30\x01\x12\x61\n\x0cListPolicies\x12\'.podracer.policy.v1.ListPoliciesRequest\x1a(.podracer.policy.v1.ListPoliciesResponse\x12X\n\tGetPolicy\x12$.podracer.policy.v1.GetPolicyRequest\x1a%.podracer.policy.v1.GetPolicyResponse\x12]\n\nLoadPolicy\x12%.podracer.policy.v1.LoadPolicyRequest\x1a&.podracer.policy.v1.LoadPolicyResponse(\x01\x12\x61\n\x0cUnloadPolicy\x12\'.podracer.policy.v1.UnloadPolicyRequest\x1a(.podracer.policy.v1.UnloadPolicyResponseB7Z5github.com/podracer-rl/podracer/go/policy/v1;policyv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'podracer/policy/v1/policy_service.proto\x12\x12podracer.policy.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fpodracer/common/v1/access.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xe4\x02\n\nActRequest\x12\x1c\n\x06policy\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1d\n\x07version\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x30\n\x0cobservations\x18\x03 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12\x1b\n\x06values\x18\x04 \x03(\x01\x42\x0b\xbaH\x08\x92\x01\x05\x10\x80\x80\x80\x04\x12\x30\n\x0c\x61\x63tion_masks\x18\x05 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12N\n\x05parts\x18\x06 \x03(\x0b\x32).podracer.policy.v1.ActRequest.PartsEntryB\x14\xbaH\x11\x9a\x01\x0e\x10\x90N\"\tr\x07(\xe8\x07\xba\x01\x01\x00\x1aH\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"k\n\x0b\x41\x63tResponse\x12+\n\x07\x61\x63tions\x18\x01 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor\x12\x0e\n\x06values\x18\x02 \x03(\x01\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\"Y\n\x10\x41\x63tStreamRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x31\n\x03\x61\x63t\x18\x02 \x01(\x0b\x32\x1e.podracer.policy.v1.ActRequestB\x04\xe2\x41\x01\x02\"\xa6\x01\n\x11\x41\x63tStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12.\n\x03\x61\x63t\x18\x02 \x01(\x0b\x32\x1f.podracer.policy.v1.ActResponseH\x00\x12.\n\x07problem\x18\x03 \x01(\x0b\x32\x1b.podracer.common.v1.ProblemH\x00\x12\x12\n\x08\x64raining\x18\x04 \x01(\x08H\x00\x42\t\n\x07message\"\x8b\x03\n\x06Policy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08versions\x18\x03 \x03(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x0e\n\x06\x61gents\x18\x05 \x03(\t\x12\x10\n\x08\x65nsemble\x18\x06 \x01(\t\x12\x34\n\x11observation_space\x18\x07 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12/\n\x0c\x61\x63tion_space\x18\x08 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12-\n\tload_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rrequest_count\x18\n \x01(\x03\x12=\n\x1aoriginal_observation_space\x18\x0b \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x32\n\x05parts\x18\x0c \x03(\x0b\x32#.podracer.policy.v1.ObservationPart\"g\n\x0fObservationPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05space\x18\x02 \x01(\x0b\x32\x19.podracer.common.v1.Space\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04size\x18\x04 \x01(\x03\"\x15\n\x13ListPoliciesRequest\"D\n\x14ListPoliciesResponse\x12,\n\x08policies\x18\x01 \x03(\x0b\x32\x1a.podracer.policy.v1.Policy\".\n\x10GetPolicyRequest\x12\x1a\n\x04name\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"?\n\x11GetPolicyResponse\x12*\n\x06policy\x18\x01 \x01(\x0b\x32\x1a.podracer.policy.v1.Policy\"c\n\x11LoadPolicyRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.podracer.policy.v1.LoadPolicyHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xd3\x01\n\x10LoadPolicyHeader\x12\x1e\n\x04name\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12!\n\x07version\x18\x02 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12>\n\x0b\x63heckpoints\x18\x03 \x03(\x0b\x32\x1e.podracer.common.v1.FileHeaderB\t\xbaH\x06\x92\x01\x03\x10\xe8\x07\x12\x1e\n\x08\x65nsemble\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x1c\n\x06source\x18\x05 \x01(\tB\x0c\xbaH\tr\x07(\xa0\x1f\xba\x01\x01\x00\"@\n\x12LoadPolicyResponse\x12*\n\x06policy\x18\x01 \x01(\x0b\x32\x1a.podracer.policy.v1.Policy\"5\n\x13UnloadPolicyRequest\x12\x1e\n\x04name\x18\x01 \x01(\tB\x10\xe2\x41\x01\x02\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"\x16\n\x14UnloadPolicyResponse2\x83\x05\n\rPolicyService\x12U\n\x03\x41\x63t\x12\x1e.podracer.policy.v1.ActRequest\x1a\x1f.podracer.policy.v1.ActResponse\"\r\xca\x84\x19\t\n\x02\x01\x04\x10\x80\x80\x80 \x12k\n\tActStream\x12$.podracer.policy.v1.ActStreamRequest\x1a%.podracer.policy.v1.ActStreamResponse\"\r\xca\x84\x19\t\n\x02\x01\x04\x10\x80\x80\x80 (\x01\x30\x01\x12l\n\x0cListPolicies\x12\'.podracer.policy.v1.ListPoliciesRequest\x1a(.podracer.policy.v1.ListPoliciesResponse\"\t\xca\x84\x19\x05\n\x03\x01\x02\x04\x12\x63\n\tGetPolicy\x12$.podracer.policy.v1.GetPolicyRequest\x1a%.podracer.policy.v1.GetPolicyResponse\"\t\xca\x84\x19\x05\n\x03\x01\x02\x04\x12m\n\nLoadPolicy\x12%.podracer.policy.v1.LoadPolicyRequest\x1a&.podracer.policy.v1.LoadPolicyResponse\"\x0e\xca\x84\x19\n\n\x01\x04\x10\x80\x80\x80\x01\x18\x01(\x01\x12l\n\x0cUnloadPolicy\x12\'.podracer.policy.v1.UnloadPolicyRequest\x1a(.podracer.policy.v1.UnloadPolicyResponse\"\t\xca\x84\x19\x05\n\x01\x04\x18\x01\x42\x37Z5github.com/podracer-rl/podracer/go/policy/v1;policyv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,46 +42,74 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z5github.com/podracer-rl/podracer/go/policy/v1;policyv1'
   _globals['_ACTREQUEST_PARTSENTRY']._loaded_options = None
   _globals['_ACTREQUEST_PARTSENTRY']._serialized_options = b'8\001'
+  _globals['_ACTREQUEST'].fields_by_name['policy']._loaded_options = None
+  _globals['_ACTREQUEST'].fields_by_name['policy']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_ACTREQUEST'].fields_by_name['version']._loaded_options = None
+  _globals['_ACTREQUEST'].fields_by_name['version']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_ACTREQUEST'].fields_by_name['values']._loaded_options = None
+  _globals['_ACTREQUEST'].fields_by_name['values']._serialized_options = b'\272H\010\222\001\005\020\200\200\200\004'
+  _globals['_ACTREQUEST'].fields_by_name['parts']._loaded_options = None
+  _globals['_ACTREQUEST'].fields_by_name['parts']._serialized_options = b'\272H\021\232\001\016\020\220N\"\tr\007(\350\007\272\001\001\000'
   _globals['_ACTSTREAMREQUEST'].fields_by_name['act']._loaded_options = None
   _globals['_ACTSTREAMREQUEST'].fields_by_name['act']._serialized_options = b'\342A\001\002'
+  _globals['_GETPOLICYREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_GETPOLICYREQUEST'].fields_by_name['name']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_LOADPOLICYHEADER'].fields_by_name['name']._loaded_options = None
-  _globals['_LOADPOLICYHEADER'].fields_by_name['name']._serialized_options = b'\342A\001\002'
+  _globals['_LOADPOLICYHEADER'].fields_by_name['name']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
   _globals['_LOADPOLICYHEADER'].fields_by_name['version']._loaded_options = None
-  _globals['_LOADPOLICYHEADER'].fields_by_name['version']._serialized_options = b'\342A\001\002'
+  _globals['_LOADPOLICYHEADER'].fields_by_name['version']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_LOADPOLICYHEADER'].fields_by_name['checkpoints']._loaded_options = None
+  _globals['_LOADPOLICYHEADER'].fields_by_name['checkpoints']._serialized_options = b'\272H\006\222\001\003\020\350\007'
+  _globals['_LOADPOLICYHEADER'].fields_by_name['ensemble']._loaded_options = None
+  _globals['_LOADPOLICYHEADER'].fields_by_name['ensemble']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_LOADPOLICYHEADER'].fields_by_name['source']._loaded_options = None
+  _globals['_LOADPOLICYHEADER'].fields_by_name['source']._serialized_options = b'\272H\tr\007(\240\037\272\001\001\000'
   _globals['_UNLOADPOLICYREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_UNLOADPOLICYREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002'
-  _globals['_ACTREQUEST']._serialized_start=265
-  _globals['_ACTREQUEST']._serialized_end=558
-  _globals['_ACTREQUEST_PARTSENTRY']._serialized_start=486
-  _globals['_ACTREQUEST_PARTSENTRY']._serialized_end=558
-  _globals['_ACTRESPONSE']._serialized_start=560
-  _globals['_ACTRESPONSE']._serialized_end=667
-  _globals['_ACTSTREAMREQUEST']._serialized_start=669
-  _globals['_ACTSTREAMREQUEST']._serialized_end=758
-  _globals['_ACTSTREAMRESPONSE']._serialized_start=761
-  _globals['_ACTSTREAMRESPONSE']._serialized_end=927
-  _globals['_POLICY']._serialized_start=930
-  _globals['_POLICY']._serialized_end=1325
-  _globals['_OBSERVATIONPART']._serialized_start=1327
-  _globals['_OBSERVATIONPART']._serialized_end=1430
-  _globals['_LISTPOLICIESREQUEST']._serialized_start=1432
-  _globals['_LISTPOLICIESREQUEST']._serialized_end=1453
-  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1455
-  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1523
-  _globals['_GETPOLICYREQUEST']._serialized_start=1525
-  _globals['_GETPOLICYREQUEST']._serialized_end=1557
-  _globals['_GETPOLICYRESPONSE']._serialized_start=1559
-  _globals['_GETPOLICYRESPONSE']._serialized_end=1622
-  _globals['_LOADPOLICYREQUEST']._serialized_start=1624
-  _globals['_LOADPOLICYREQUEST']._serialized_end=1723
-  _globals['_LOADPOLICYHEADER']._serialized_start=1726
-  _globals['_LOADPOLICYHEADER']._serialized_end=1874
-  _globals['_LOADPOLICYRESPONSE']._serialized_start=1876
-  _globals['_LOADPOLICYRESPONSE']._serialized_end=1940
-  _globals['_UNLOADPOLICYREQUEST']._serialized_start=1942
-  _globals['_UNLOADPOLICYREQUEST']._serialized_end=1983
-  _globals['_UNLOADPOLICYRESPONSE']._serialized_start=1985
-  _globals['_UNLOADPOLICYRESPONSE']._serialized_end=2007
-  _globals['_POLICYSERVICE']._serialized_start=2010
-  _globals['_POLICYSERVICE']._serialized_end=2574
+  _globals['_UNLOADPOLICYREQUEST'].fields_by_name['name']._serialized_options = b'\342A\001\002\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_POLICYSERVICE'].methods_by_name['Act']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['Act']._serialized_options = b'\312\204\031\t\n\002\001\004\020\200\200\200 '
+  _globals['_POLICYSERVICE'].methods_by_name['ActStream']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['ActStream']._serialized_options = b'\312\204\031\t\n\002\001\004\020\200\200\200 '
+  _globals['_POLICYSERVICE'].methods_by_name['ListPolicies']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['ListPolicies']._serialized_options = b'\312\204\031\005\n\003\001\002\004'
+  _globals['_POLICYSERVICE'].methods_by_name['GetPolicy']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['GetPolicy']._serialized_options = b'\312\204\031\005\n\003\001\002\004'
+  _globals['_POLICYSERVICE'].methods_by_name['LoadPolicy']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['LoadPolicy']._serialized_options = b'\312\204\031\n\n\001\004\020\200\200\200\001\030\001'
+  _globals['_POLICYSERVICE'].methods_by_name['UnloadPolicy']._loaded_options = None
+  _globals['_POLICYSERVICE'].methods_by_name['UnloadPolicy']._serialized_options = b'\312\204\031\005\n\001\004\030\001'
+  _globals['_ACTREQUEST']._serialized_start=327
+  _globals['_ACTREQUEST']._serialized_end=683
+  _globals['_ACTREQUEST_PARTSENTRY']._serialized_start=611
+  _globals['_ACTREQUEST_PARTSENTRY']._serialized_end=683
+  _globals['_ACTRESPONSE']._serialized_start=685
+  _globals['_ACTRESPONSE']._serialized_end=792
+  _globals['_ACTSTREAMREQUEST']._serialized_start=794
+  _globals['_ACTSTREAMREQUEST']._serialized_end=883
+  _globals['_ACTSTREAMRESPONSE']._serialized_start=886
+  _globals['_ACTSTREAMRESPONSE']._serialized_end=1052
+  _globals['_POLICY']._serialized_start=1055
+  _globals['_POLICY']._serialized_end=1450
+  _globals['_OBSERVATIONPART']._serialized_start=1452
+  _globals['_OBSERVATIONPART']._serialized_end=1555
+  _globals['_LISTPOLICIESREQUEST']._serialized_start=1557
+  _globals['_LISTPOLICIESREQUEST']._serialized_end=1578
+  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1580
+  _globals['_LISTPOLICIESRESPONSE']._serialized_end=1648
+  _globals['_GETPOLICYREQUEST']._serialized_start=1650
+  _globals['_GETPOLICYREQUEST']._serialized_end=1696
+  _globals['_GETPOLICYRESPONSE']._serialized_start=1698
+  _globals['_GETPOLICYRESPONSE']._serialized_end=1761
+  _globals['_LOADPOLICYREQUEST']._serialized_start=1763
+  _globals['_LOADPOLICYREQUEST']._serialized_end=1862
+  _globals['_LOADPOLICYHEADER']._serialized_start=1865
+  _globals['_LOADPOLICYHEADER']._serialized_end=2076
+  _globals['_LOADPOLICYRESPONSE']._serialized_start=2078
+  _globals['_LOADPOLICYRESPONSE']._serialized_end=2142
+  _globals['_UNLOADPOLICYREQUEST']._serialized_start=2144
+  _globals['_UNLOADPOLICYREQUEST']._serialized_end=2197
+  _globals['_UNLOADPOLICYRESPONSE']._serialized_start=2199
+  _globals['_UNLOADPOLICYRESPONSE']._serialized_end=2221
+  _globals['_POLICYSERVICE']._serialized_start=2224
+  _globals['_POLICYSERVICE']._serialized_end=2867
 # @@protoc_insertion_point(module_scope)

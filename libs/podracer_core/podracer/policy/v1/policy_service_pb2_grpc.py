@@ -74,7 +74,7 @@ class PolicyServiceServicer:
     """
 
     def Act(self, request, context):
-        """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+        """Returns actions for observations. One call of the network answers all waiting requests; other
         requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
         observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
         RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
@@ -85,7 +85,7 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ActStream(self, request_iterator, context):
-        """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+        """Answers many requests on one stream, in the order of the requests. A refused request is answered with
         a problem, and the stream continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -93,21 +93,21 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPolicies(self, request, context):
-        """Lists the policies that are served (role client).
+        """Lists the policies that are served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """Returns one policy (role client). Errors: NOT_FOUND.
+        """Returns one policy. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadPolicy(self, request_iterator, context):
-        """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+        """Loads a policy, or a new version of a policy, which becomes the present version. The version acts
         once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
         progress, and stays available by its version until the next one is loaded. A version that is already loaded with
         the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
@@ -119,7 +119,7 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnloadPolicy(self, request, context):
-        """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND.
+        """Removes a policy with all of its versions. Requests in progress are finished. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,22 +36,22 @@ class PolicyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     Act: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]
-    """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+    """Returns actions for observations. One call of the network answers all waiting requests; other
     requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
     observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
     RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
     FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
     """
     ActStream: _grpc.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]
-    """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+    """Answers many requests on one stream, in the order of the requests. A refused request is answered with
     a problem, and the stream continues.
     """
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.ListPoliciesRequest, _policy_service_pb2.ListPoliciesResponse]
-    """Lists the policies that are served (role client)."""
+    """Lists the policies that are served."""
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.GetPolicyRequest, _policy_service_pb2.GetPolicyResponse]
-    """Returns one policy (role client). Errors: NOT_FOUND."""
+    """Returns one policy. Errors: NOT_FOUND."""
     LoadPolicy: _grpc.StreamUnaryMultiCallable[_policy_service_pb2.LoadPolicyRequest, _policy_service_pb2.LoadPolicyResponse]
-    """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+    """Loads a policy, or a new version of a policy, which becomes the present version. The version acts
     once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
     progress, and stays available by its version until the next one is loaded. A version that is already loaded with
     the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
@@ -59,7 +59,7 @@ class PolicyServiceStub:
     the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
     """
     UnloadPolicy: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.UnloadPolicyRequest, _policy_service_pb2.UnloadPolicyResponse]
-    """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
+    """Removes a policy with all of its versions. Requests in progress are finished. Errors: NOT_FOUND."""
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
@@ -69,22 +69,22 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Act: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]  # type: ignore[assignment]
-    """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+    """Returns actions for observations. One call of the network answers all waiting requests; other
     requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
     observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
     RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
     FAILED_PRECONDITION (BAD_ACTION) if an action of the policy is not finite.
     """
     ActStream: _aio.StreamStreamMultiCallable[_policy_service_pb2.ActStreamRequest, _policy_service_pb2.ActStreamResponse]  # type: ignore[assignment]
-    """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+    """Answers many requests on one stream, in the order of the requests. A refused request is answered with
     a problem, and the stream continues.
     """
     ListPolicies: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.ListPoliciesRequest, _policy_service_pb2.ListPoliciesResponse]  # type: ignore[assignment]
-    """Lists the policies that are served (role client)."""
+    """Lists the policies that are served."""
     GetPolicy: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.GetPolicyRequest, _policy_service_pb2.GetPolicyResponse]  # type: ignore[assignment]
-    """Returns one policy (role client). Errors: NOT_FOUND."""
+    """Returns one policy. Errors: NOT_FOUND."""
     LoadPolicy: _aio.StreamUnaryMultiCallable[_policy_service_pb2.LoadPolicyRequest, _policy_service_pb2.LoadPolicyResponse]  # type: ignore[assignment]
-    """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+    """Loads a policy, or a new version of a policy, which becomes the present version. The version acts
     once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
     progress, and stays available by its version until the next one is loaded. A version that is already loaded with
     the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
@@ -92,7 +92,7 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     the version is loaded with other bytes; RESOURCE_EXHAUSTED if no more policies can be served.
     """
     UnloadPolicy: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.UnloadPolicyRequest, _policy_service_pb2.UnloadPolicyResponse]  # type: ignore[assignment]
-    """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
+    """Removes a policy with all of its versions. Requests in progress are finished. Errors: NOT_FOUND."""
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
     """Acts greedily with trained policies. It takes raw observations and returns actions in the environment's units. The
@@ -105,7 +105,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.ActRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.ActResponse, _abc.Awaitable[_policy_service_pb2.ActResponse]]:
-        """Returns actions for observations (role client). One call of the network answers all waiting requests; other
+        """Returns actions for observations. One call of the network answers all waiting requests; other
         requests in the same batch change an action only by rounding. A call may be repeated. Errors: INVALID_ARGUMENT for
         observations that do not fit the policy or are not finite; NOT_FOUND for an unknown policy or version;
         RESOURCE_EXHAUSTED if too many requests wait; DEADLINE_EXCEEDED if the deadline passed before the policy acted;
@@ -118,7 +118,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_service_pb2.ActStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_service_pb2.ActStreamResponse], _abc.AsyncIterator[_policy_service_pb2.ActStreamResponse]]:
-        """Answers many requests on one stream (role client), in the order of the requests. A refused request is answered with
+        """Answers many requests on one stream, in the order of the requests. A refused request is answered with
         a problem, and the stream continues.
         """
 
@@ -128,7 +128,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.ListPoliciesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.ListPoliciesResponse, _abc.Awaitable[_policy_service_pb2.ListPoliciesResponse]]:
-        """Lists the policies that are served (role client)."""
+        """Lists the policies that are served."""
 
     @_abc_1.abstractmethod
     def GetPolicy(
@@ -136,7 +136,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.GetPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.GetPolicyResponse, _abc.Awaitable[_policy_service_pb2.GetPolicyResponse]]:
-        """Returns one policy (role client). Errors: NOT_FOUND."""
+        """Returns one policy. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def LoadPolicy(
@@ -144,7 +144,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_service_pb2.LoadPolicyRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.LoadPolicyResponse, _abc.Awaitable[_policy_service_pb2.LoadPolicyResponse]]:
-        """Loads a policy, or a new version of a policy, which becomes the present version (role control). The version acts
+        """Loads a policy, or a new version of a policy, which becomes the present version. The version acts
         once to warm up, and serves from the moment that it is announced. The former version finishes the requests in
         progress, and stays available by its version until the next one is loaded. A version that is already loaded with
         the same bytes is not loaded again; it becomes the present version, as after a rollback. Errors: INVALID_ARGUMENT
@@ -158,6 +158,6 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.UnloadPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.UnloadPolicyResponse, _abc.Awaitable[_policy_service_pb2.UnloadPolicyResponse]]:
-        """Removes a policy with all of its versions (role control). Requests in progress are finished. Errors: NOT_FOUND."""
+        """Removes a policy with all of its versions. Requests in progress are finished. Errors: NOT_FOUND."""
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

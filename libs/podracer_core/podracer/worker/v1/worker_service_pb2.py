@@ -22,8 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from podracer.common.v1 import access_pb2 as podracer_dot_common_dot_v1_dot_access__pb2
 from podracer.common.v1 import agent_pb2 as podracer_dot_common_dot_v1_dot_agent__pb2
 from podracer.common.v1 import cohort_pb2 as podracer_dot_common_dot_v1_dot_cohort__pb2
 from podracer.common.v1 import environment_pb2 as podracer_dot_common_dot_v1_dot_environment__pb2
@@ -31,7 +33,7 @@ from podracer.common.v1 import file_pb2 as podracer_dot_common_dot_v1_dot_file__
 from podracer.common.v1 import tensor_pb2 as podracer_dot_common_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'podracer/worker/v1/worker_service.proto\x12\x12podracer.worker.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xad\x02\n\x0e\x43ollectRequest\x12/\n\x04open\x18\x01 \x01(\x0b\x32\x1f.podracer.worker.v1.OpenCollectH\x00\x12\x37\n\x0c\x61\x63tor_update\x18\x02 \x01(\x0b\x32\x1f.podracer.worker.v1.ActorUpdateH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12=\n\x0frollout_request\x18\x04 \x01(\x0b\x32\".podracer.worker.v1.RolloutRequestH\x00\x12\x30\n\x05\x63hunk\x18\x05 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x42\t\n\x07message\"\x99\x04\n\x0bOpenCollect\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12\x1d\n\x0f\x65nvs_per_member\x18\x03 \x01(\x05\x42\x04\xe2\x41\x01\x02\x12\x17\n\x0f\x66irst_env_index\x18\x04 \x01(\x05\x12\x15\n\x07horizon\x18\x05 \x01(\x05\x42\x04\xe2\x41\x01\x02\x12\x32\n\x08\x63\x61rriers\x18\x06 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x15\n\rmax_in_flight\x18\x07 \x01(\x05\x12\x15\n\rdeterministic\x18\x08 \x01(\x08\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12P\n\x11\x65nvironment_state\x18\n \x03(\x0b\x32\x35.podracer.worker.v1.OpenCollect.EnvironmentStateEntry\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12/\n\x0crollout_time\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x1aS\n\x15\x45nvironmentStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\xcc\x01\n\x0b\x41\x63torUpdate\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1a\n\x12normalizer_version\x18\x02 \x01(\x03\x12=\n\x07tensors\x18\x03 \x03(\x0b\x32,.podracer.worker.v1.ActorUpdate.TensorsEntry\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"i\n\x0eRolloutRequest\x12\r\n\x05\x63ount\x18\x01 \x01(\x05\x12\x13\n\x07\x63ounter\x18\x02 \x01(\x03\x42\x02\x18\x01\x12\x1e\n\x16with_environment_state\x18\x03 \x01(\x08\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xea\x01\n\x0f\x43ollectResponse\x12\x33\n\x06opened\x18\x01 \x01(\x0b\x32!.podracer.worker.v1.CollectOpenedH\x00\x12\x33\n\x07rollout\x18\x02 \x01(\x0b\x32 .podracer.worker.v1.RolloutBatchH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x30\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x1c.podracer.worker.v1.DrainingH\x00\x42\t\n\x07message\"\xb2\x01\n\rCollectOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\x12?\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\x99\x04\n\x0cRolloutBatch\x12>\n\x07tensors\x18\x01 \x03(\x0b\x32-.podracer.worker.v1.RolloutBatch.TensorsEntry\x12\x17\n\x0fpolicy_versions\x18\x02 \x03(\x03\x12\x1a\n\x12normalizer_version\x18\x03 \x01(\x03\x12\x13\n\x07\x63ounter\x18\x04 \x01(\x03\x42\x02\x18\x01\x12\x17\n\x0bvalid_steps\x18\x05 \x01(\x03\x42\x02\x18\x01\x12\x19\n\x11live_environments\x18\x06 \x01(\x05\x12Q\n\x11\x65nvironment_state\x18\x07 \x03(\x0b\x32\x36.podracer.worker.v1.RolloutBatch.EnvironmentStateEntry\x12\x12\n\nduration_s\x18\x08 \x01(\x01\x12\x13\n\x0bprocessor_s\x18\t \x01(\x01\x12.\n\x06\x62reaks\x18\n \x03(\x0b\x32\x1e.podracer.common.v1.WorldBreak\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aS\n\x15\x45nvironmentStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x1a\n\x08\x44raining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x9f\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x11\n\tenv_steps\x18\x04 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x05 \x01(\x01\x32\x97\x02\n\rWorkerService\x12V\n\x07\x43ollect\x12\".podracer.worker.v1.CollectRequest\x1a#.podracer.worker.v1.CollectResponse(\x01\x30\x01\x12T\n\x07PutFile\x12\".podracer.worker.v1.PutFileRequest\x1a#.podracer.worker.v1.PutFileResponse(\x01\x12X\n\tGetStatus\x12$.podracer.worker.v1.GetStatusRequest\x1a%.podracer.worker.v1.GetStatusResponseB7Z5github.com/podracer-rl/podracer/go/worker/v1;workerv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'podracer/worker/v1/worker_service.proto\x12\x12podracer.worker.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fpodracer/common/v1/access.proto\x1a\x1epodracer/common/v1/agent.proto\x1a\x1fpodracer/common/v1/cohort.proto\x1a$podracer/common/v1/environment.proto\x1a\x1dpodracer/common/v1/file.proto\x1a\x1fpodracer/common/v1/tensor.proto\"\xad\x02\n\x0e\x43ollectRequest\x12/\n\x04open\x18\x01 \x01(\x0b\x32\x1f.podracer.worker.v1.OpenCollectH\x00\x12\x37\n\x0c\x61\x63tor_update\x18\x02 \x01(\x0b\x32\x1f.podracer.worker.v1.ActorUpdateH\x00\x12\x35\n\x0bslot_return\x18\x03 \x01(\x0b\x32\x1e.podracer.common.v1.SlotReturnH\x00\x12=\n\x0frollout_request\x18\x04 \x01(\x0b\x32\".podracer.worker.v1.RolloutRequestH\x00\x12\x30\n\x05\x63hunk\x18\x05 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x42\t\n\x07message\"\xeb\x04\n\x0bOpenCollect\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12.\n\x06\x63ohort\x18\x02 \x01(\x0b\x32\x1e.podracer.common.v1.CohortSpec\x12$\n\x0f\x65nvs_per_member\x18\x03 \x01(\x05\x42\x0b\xe2\x41\x01\x02\xbaH\x04\x1a\x02(\x00\x12 \n\x0f\x66irst_env_index\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\x07horizon\x18\x05 \x01(\x05\x42\x0b\xe2\x41\x01\x02\xbaH\x04\x1a\x02(\x00\x12\x32\n\x08\x63\x61rriers\x18\x06 \x01(\x0b\x32 .podracer.common.v1.CarrierOffer\x12\x1e\n\rmax_in_flight\x18\x07 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x15\n\rdeterministic\x18\x08 \x01(\x08\x12\x1c\n\x06\x64\x65vice\x18\t \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12\x66\n\x11\x65nvironment_state\x18\n \x03(\x0b\x32\x35.podracer.worker.v1.OpenCollect.EnvironmentStateEntryB\x14\xbaH\x11\x9a\x01\x0e\x10\x90N\"\tr\x07(\xe8\x07\xba\x01\x01\x00\x12!\n\x0btraceparent\x18\x0b \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\x12/\n\x0crollout_time\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x1aS\n\x15\x45nvironmentStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\xe6\x01\n\x0b\x41\x63torUpdate\x12\x1f\n\x0epolicy_version\x18\x01 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12#\n\x12normalizer_version\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x45\n\x07tensors\x18\x03 \x03(\x0b\x32,.podracer.worker.v1.ActorUpdate.TensorsEntryB\x06\xbaH\x03\xd8\x01\x03\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x80\x01\n\x0eRolloutRequest\x12\x16\n\x05\x63ount\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x13\n\x07\x63ounter\x18\x02 \x01(\x03\x42\x02\x18\x01\x12\x1e\n\x16with_environment_state\x18\x03 \x01(\x08\x12!\n\x0btraceparent\x18\x04 \x01(\tB\x0c\xbaH\tr\x07(\xc8\x01\xba\x01\x01\x00\"\xea\x01\n\x0f\x43ollectResponse\x12\x33\n\x06opened\x18\x01 \x01(\x0b\x32!.podracer.worker.v1.CollectOpenedH\x00\x12\x33\n\x07rollout\x18\x02 \x01(\x0b\x32 .podracer.worker.v1.RolloutBatchH\x00\x12\x30\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1f.podracer.common.v1.TensorChunkH\x00\x12\x30\n\x08\x64raining\x18\x04 \x01(\x0b\x32\x1c.podracer.worker.v1.DrainingH\x00\x42\t\n\x07message\"\xb2\x01\n\rCollectOpened\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x32\n\x07\x63\x61rrier\x18\x02 \x01(\x0b\x32!.podracer.common.v1.CarrierChoice\x12?\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32*.podracer.common.v1.EnvironmentDescription\"\x99\x04\n\x0cRolloutBatch\x12>\n\x07tensors\x18\x01 \x03(\x0b\x32-.podracer.worker.v1.RolloutBatch.TensorsEntry\x12\x17\n\x0fpolicy_versions\x18\x02 \x03(\x03\x12\x1a\n\x12normalizer_version\x18\x03 \x01(\x03\x12\x13\n\x07\x63ounter\x18\x04 \x01(\x03\x42\x02\x18\x01\x12\x17\n\x0bvalid_steps\x18\x05 \x01(\x03\x42\x02\x18\x01\x12\x19\n\x11live_environments\x18\x06 \x01(\x05\x12Q\n\x11\x65nvironment_state\x18\x07 \x03(\x0b\x32\x36.podracer.worker.v1.RolloutBatch.EnvironmentStateEntry\x12\x12\n\nduration_s\x18\x08 \x01(\x01\x12\x13\n\x0bprocessor_s\x18\t \x01(\x01\x12.\n\x06\x62reaks\x18\n \x03(\x0b\x32\x1e.podracer.common.v1.WorldBreak\x1aJ\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\x1aS\n\x15\x45nvironmentStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.podracer.common.v1.Tensor:\x02\x38\x01\"\x1a\n\x08\x44raining\x12\x0e\n\x06reason\x18\x01 \x01(\t\"Z\n\x0ePutFileRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.podracer.common.v1.FileHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"(\n\x0fPutFileResponse\x12\x15\n\ralready_there\x18\x01 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x9f\x01\n\x11GetStatusResponse\x12,\n\x05\x62uild\x18\x01 \x01(\x0b\x32\x1d.podracer.common.v1.BuildInfo\x12\x15\n\rsession_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\x05\x12\x11\n\tenv_steps\x18\x04 \x01(\x03\x12\x1c\n\x14\x65nv_steps_per_second\x18\x05 \x01(\x01\x32\xbd\x02\n\rWorkerService\x12\x64\n\x07\x43ollect\x12\".podracer.worker.v1.CollectRequest\x1a#.podracer.worker.v1.CollectResponse\"\x0c\xca\x84\x19\x08\n\x01\x03\x10\x80\x80\x80 (\x01\x30\x01\x12\x62\n\x07PutFile\x12\".podracer.worker.v1.PutFileRequest\x1a#.podracer.worker.v1.PutFileResponse\"\x0c\xca\x84\x19\x08\n\x01\x03\x10\x80\x80\x80\x01(\x01\x12\x62\n\tGetStatus\x12$.podracer.worker.v1.GetStatusRequest\x1a%.podracer.worker.v1.GetStatusResponse\"\x08\xca\x84\x19\x04\n\x02\x04\x03\x42\x37Z5github.com/podracer-rl/podracer/go/worker/v1;workerv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,13 +44,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._loaded_options = None
   _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._serialized_options = b'8\001'
   _globals['_OPENCOLLECT'].fields_by_name['envs_per_member']._loaded_options = None
-  _globals['_OPENCOLLECT'].fields_by_name['envs_per_member']._serialized_options = b'\342A\001\002'
+  _globals['_OPENCOLLECT'].fields_by_name['envs_per_member']._serialized_options = b'\342A\001\002\272H\004\032\002(\000'
+  _globals['_OPENCOLLECT'].fields_by_name['first_env_index']._loaded_options = None
+  _globals['_OPENCOLLECT'].fields_by_name['first_env_index']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_OPENCOLLECT'].fields_by_name['horizon']._loaded_options = None
-  _globals['_OPENCOLLECT'].fields_by_name['horizon']._serialized_options = b'\342A\001\002'
+  _globals['_OPENCOLLECT'].fields_by_name['horizon']._serialized_options = b'\342A\001\002\272H\004\032\002(\000'
+  _globals['_OPENCOLLECT'].fields_by_name['max_in_flight']._loaded_options = None
+  _globals['_OPENCOLLECT'].fields_by_name['max_in_flight']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_OPENCOLLECT'].fields_by_name['device']._loaded_options = None
+  _globals['_OPENCOLLECT'].fields_by_name['device']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
+  _globals['_OPENCOLLECT'].fields_by_name['environment_state']._loaded_options = None
+  _globals['_OPENCOLLECT'].fields_by_name['environment_state']._serialized_options = b'\272H\021\232\001\016\020\220N\"\tr\007(\350\007\272\001\001\000'
+  _globals['_OPENCOLLECT'].fields_by_name['traceparent']._loaded_options = None
+  _globals['_OPENCOLLECT'].fields_by_name['traceparent']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_ACTORUPDATE_TENSORSENTRY']._loaded_options = None
   _globals['_ACTORUPDATE_TENSORSENTRY']._serialized_options = b'8\001'
+  _globals['_ACTORUPDATE'].fields_by_name['policy_version']._loaded_options = None
+  _globals['_ACTORUPDATE'].fields_by_name['policy_version']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_ACTORUPDATE'].fields_by_name['normalizer_version']._loaded_options = None
+  _globals['_ACTORUPDATE'].fields_by_name['normalizer_version']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_ACTORUPDATE'].fields_by_name['tensors']._loaded_options = None
+  _globals['_ACTORUPDATE'].fields_by_name['tensors']._serialized_options = b'\272H\003\330\001\003'
+  _globals['_ROLLOUTREQUEST'].fields_by_name['count']._loaded_options = None
+  _globals['_ROLLOUTREQUEST'].fields_by_name['count']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_ROLLOUTREQUEST'].fields_by_name['counter']._loaded_options = None
   _globals['_ROLLOUTREQUEST'].fields_by_name['counter']._serialized_options = b'\030\001'
+  _globals['_ROLLOUTREQUEST'].fields_by_name['traceparent']._loaded_options = None
+  _globals['_ROLLOUTREQUEST'].fields_by_name['traceparent']._serialized_options = b'\272H\tr\007(\310\001\272\001\001\000'
   _globals['_ROLLOUTBATCH_TENSORSENTRY']._loaded_options = None
   _globals['_ROLLOUTBATCH_TENSORSENTRY']._serialized_options = b'8\001'
   _globals['_ROLLOUTBATCH_ENVIRONMENTSTATEENTRY']._loaded_options = None
@@ -57,38 +79,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUTBATCH'].fields_by_name['counter']._serialized_options = b'\030\001'
   _globals['_ROLLOUTBATCH'].fields_by_name['valid_steps']._loaded_options = None
   _globals['_ROLLOUTBATCH'].fields_by_name['valid_steps']._serialized_options = b'\030\001'
-  _globals['_COLLECTREQUEST']._serialized_start=296
-  _globals['_COLLECTREQUEST']._serialized_end=597
-  _globals['_OPENCOLLECT']._serialized_start=600
-  _globals['_OPENCOLLECT']._serialized_end=1137
-  _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._serialized_start=1054
-  _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._serialized_end=1137
-  _globals['_ACTORUPDATE']._serialized_start=1140
-  _globals['_ACTORUPDATE']._serialized_end=1344
-  _globals['_ACTORUPDATE_TENSORSENTRY']._serialized_start=1270
-  _globals['_ACTORUPDATE_TENSORSENTRY']._serialized_end=1344
-  _globals['_ROLLOUTREQUEST']._serialized_start=1346
-  _globals['_ROLLOUTREQUEST']._serialized_end=1451
-  _globals['_COLLECTRESPONSE']._serialized_start=1454
-  _globals['_COLLECTRESPONSE']._serialized_end=1688
-  _globals['_COLLECTOPENED']._serialized_start=1691
-  _globals['_COLLECTOPENED']._serialized_end=1869
-  _globals['_ROLLOUTBATCH']._serialized_start=1872
-  _globals['_ROLLOUTBATCH']._serialized_end=2409
-  _globals['_ROLLOUTBATCH_TENSORSENTRY']._serialized_start=1270
-  _globals['_ROLLOUTBATCH_TENSORSENTRY']._serialized_end=1344
-  _globals['_ROLLOUTBATCH_ENVIRONMENTSTATEENTRY']._serialized_start=1054
-  _globals['_ROLLOUTBATCH_ENVIRONMENTSTATEENTRY']._serialized_end=1137
-  _globals['_DRAINING']._serialized_start=2411
-  _globals['_DRAINING']._serialized_end=2437
-  _globals['_PUTFILEREQUEST']._serialized_start=2439
-  _globals['_PUTFILEREQUEST']._serialized_end=2529
-  _globals['_PUTFILERESPONSE']._serialized_start=2531
-  _globals['_PUTFILERESPONSE']._serialized_end=2571
-  _globals['_GETSTATUSREQUEST']._serialized_start=2573
-  _globals['_GETSTATUSREQUEST']._serialized_end=2591
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2594
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2753
-  _globals['_WORKERSERVICE']._serialized_start=2756
-  _globals['_WORKERSERVICE']._serialized_end=3035
+  _globals['_WORKERSERVICE'].methods_by_name['Collect']._loaded_options = None
+  _globals['_WORKERSERVICE'].methods_by_name['Collect']._serialized_options = b'\312\204\031\010\n\001\003\020\200\200\200 '
+  _globals['_WORKERSERVICE'].methods_by_name['PutFile']._loaded_options = None
+  _globals['_WORKERSERVICE'].methods_by_name['PutFile']._serialized_options = b'\312\204\031\010\n\001\003\020\200\200\200\001'
+  _globals['_WORKERSERVICE'].methods_by_name['GetStatus']._loaded_options = None
+  _globals['_WORKERSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\312\204\031\004\n\002\004\003'
+  _globals['_COLLECTREQUEST']._serialized_start=358
+  _globals['_COLLECTREQUEST']._serialized_end=659
+  _globals['_OPENCOLLECT']._serialized_start=662
+  _globals['_OPENCOLLECT']._serialized_end=1281
+  _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._serialized_start=1198
+  _globals['_OPENCOLLECT_ENVIRONMENTSTATEENTRY']._serialized_end=1281
+  _globals['_ACTORUPDATE']._serialized_start=1284
+  _globals['_ACTORUPDATE']._serialized_end=1514
+  _globals['_ACTORUPDATE_TENSORSENTRY']._serialized_start=1440
+  _globals['_ACTORUPDATE_TENSORSENTRY']._serialized_end=1514
+  _globals['_ROLLOUTREQUEST']._serialized_start=1517
+  _globals['_ROLLOUTREQUEST']._serialized_end=1645
+  _globals['_COLLECTRESPONSE']._serialized_start=1648
+  _globals['_COLLECTRESPONSE']._serialized_end=1882
+  _globals['_COLLECTOPENED']._serialized_start=1885
+  _globals['_COLLECTOPENED']._serialized_end=2063
+  _globals['_ROLLOUTBATCH']._serialized_start=2066
+  _globals['_ROLLOUTBATCH']._serialized_end=2603
+  _globals['_ROLLOUTBATCH_TENSORSENTRY']._serialized_start=1440
+  _globals['_ROLLOUTBATCH_TENSORSENTRY']._serialized_end=1514
+  _globals['_ROLLOUTBATCH_ENVIRONMENTSTATEENTRY']._serialized_start=1198
+  _globals['_ROLLOUTBATCH_ENVIRONMENTSTATEENTRY']._serialized_end=1281
+  _globals['_DRAINING']._serialized_start=2605
+  _globals['_DRAINING']._serialized_end=2631
+  _globals['_PUTFILEREQUEST']._serialized_start=2633
+  _globals['_PUTFILEREQUEST']._serialized_end=2723
+  _globals['_PUTFILERESPONSE']._serialized_start=2725
+  _globals['_PUTFILERESPONSE']._serialized_end=2765
+  _globals['_GETSTATUSREQUEST']._serialized_start=2767
+  _globals['_GETSTATUSREQUEST']._serialized_end=2785
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2788
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2947
+  _globals['_WORKERSERVICE']._serialized_start=2950
+  _globals['_WORKERSERVICE']._serialized_end=3267
 # @@protoc_insertion_point(module_scope)
