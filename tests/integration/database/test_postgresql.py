@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
 
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.database import Database, open_database
 from podracer_core.database.standby import wait_for_database
 from podracer_core.database.tenure import NOT_ACTIVE, TABLE
@@ -39,7 +40,9 @@ def upgrade():
 def server() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
         Path(folder).chmod(0o755)
-        server = PostgresServer(Path(folder) / "server")
+        create_secrets(Path(folder) / "secrets", ["127.0.0.1"])
+        create_secrets(Path(folder) / "others")
+        server = PostgresServer(Path(folder) / "server", Path(folder) / "secrets" / "tls" / "database")
         server.start()
         yield server
         server.kill()
@@ -70,6 +73,18 @@ async def test_the_migrations_make_the_tables(url: str, package: str, metadata: 
         connection.execute(text(f"DROP TABLE {TABLE}"))
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+async def test_a_server_with_a_certificate_of_another_authority_is_refused(server: PostgresServer, url: str) -> None:
+    ours, others = (
+        f"{url}?sslmode=verify-full&sslrootcert={server.folder.parent}/{place}/tls/ca/ca.pem"
+        for place in ("secrets", "others")
+    )
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        open_database(others, ORCHESTRATOR)
+    async with open_database(ours, ORCHESTRATOR) as database:
+        query = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        assert await database.read(lambda session: session.scalar(query)) is True
 
 
 async def test_what_was_written_is_there(url: str) -> None:

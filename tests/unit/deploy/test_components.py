@@ -99,7 +99,7 @@ def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object,
             assert has_token is (name == "orchestrator"), name
             if has_token:
                 assert Path(variables["AWS_WEB_IDENTITY_TOKEN_FILE"]).parent.as_posix() in volumes
-                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_FILE") for key in variables)
+                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_KEY_FILE") for key in variables)
 
 
 def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
     """A checkout as the page begins from, with the user's first overlay."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (tmp_path / "postgresql-ca.pem").touch()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[0])
     return tmp_path
