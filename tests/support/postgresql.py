@@ -21,7 +21,7 @@ class PostgresServer:
     """Listens on loopback; user `podracer`, no password."""
 
     def __init__(self, folder: Path, tls: Path | None = None) -> None:
-        """`folder` is made; other users than root need to get to it, since PostgreSQL refuses to run as root. With `tls`,
+        """`folder` is made; other users than root need to get to it: PostgreSQL refuses to run as root. With `tls`,
         a folder with cert.pem and key.pem, it also speaks TLS."""
         found = _binaries()
         if found is None:
