@@ -86,6 +86,8 @@ def test_an_overlay_for_production(folder: Path) -> None:
         "PODRACER_S3_REGION": "eu-central-1",
         "PODRACER_S3_CREATE_BUCKET": "false",
     }
+    (rule,) = of_kind(objects, "NetworkPolicy")["podracer-to-external-s3"]["spec"]["egress"]
+    assert rule["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
 
 
 def test_what_the_commands_for_a_cluster_name_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
