@@ -71,6 +71,8 @@ def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, 
     assert own == {role}
     if role in ("worker", "evaluator"):
         assert service["networks"] == ["pods"]
+        assert service["pids_limit"]
+        assert _plain(service["mem_limit"]) == "4g"
 
 
 def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
