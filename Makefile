@@ -26,7 +26,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -107,6 +107,14 @@ check-manifests: setup $(VENV)-manifests/.ready  ## deploy/k8s by its tests and 
 	@$$(command -v actionlint || echo go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12)
 	@$(VENV)-manifests/bin/zizmor --offline .github/workflows
 
+$(VENV)-audit/.ready: Makefile
+	@$(PYTHON) -m venv $(VENV)-audit
+	@$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	@touch $@
+
+audit: $(VENV)-audit/.ready  ## known vulnerabilities of everything in constraints.txt, by pip-audit
+	@$(VENV)-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
 $(VENV)-site/.ready: requirements-site.txt constraints.txt
 	@$(PYTHON) -m venv $(VENV)-site
 	@$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement requirements-site.txt
@@ -184,4 +192,4 @@ bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
 
 clean:  ## remove what setup and tools made
-	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-audit $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

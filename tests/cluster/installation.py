@@ -184,8 +184,10 @@ class Installation:
         """The bucket, by way of a port-forward."""
         secret = self.kubectl.get("secret", "podracer-s3")["data"]
         keys = {name: Secret(base64.b64decode(value).decode().strip()) for name, value in secret.items()}
+        authority = self._folder / "store-ca.pem"
+        authority.write_bytes(base64.b64decode(self.kubectl.get("secret", "podracer-tls-store")["data"]["ca.crt"]))
         with self.kubectl.forward("service/podracer-minio", 9000) as address:
-            settings = S3Settings(f"http://{address}", keys["access-key"], keys["secret-key"])
+            settings = S3Settings(f"https://{address}", keys["access-key"], keys["secret-key"], ca_file=authority)
             store = open_store("s3://podracer", settings)
             try:
                 yield store

@@ -20,20 +20,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 import yaml
 from cluster.installation import ALL, CONTROL_PLANE, Installation, Pulse, json_patch
-from cluster.kubectl import wait_until
+from cluster.kubectl import Kubectl, wait_until
 from rich.console import Console
 from rich.table import Table
 
 from podracer_client import Job
 from podracer_core.jobs.job_file import parse_job
+from podracer_orchestrator.pool.backend import PodPlan
+from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support.endless_job import end_after
 from support.live_page import enter, is_live
-from support.processes import EXAMPLES
+from support.processes import EXAMPLES, ROOT
+from support.render_manifests import FUSED, OWNER, SPLIT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -555,6 +559,63 @@ def test_a_bad_deployment(installation: Installation, scenarios: Scenarios, puls
             job.scale(most=2)
         wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
         pulse.wait_for_steps()
+
+
+SECRET = {"name": "key", "secret": {"secretName": "podracer-authority"}}
+TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+OF_SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "podracer-authority", "key": "tls.key"}}}
+CHANGES: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
+    ("a volume is not", lambda pod: pod["volumes"].append(SECRET)),
+    ("a volume is not", lambda pod: pod["volumes"].append({"name": "node", "hostPath": {"path": "/"}})),
+    ("a volume is not", lambda pod: pod["volumes"].append(TOKEN)),
+    ("a volume is not", lambda pod: pod["volumes"][-1]["secret"].update(secretName="podracer-authority", items=[])),
+    ("the service account", lambda pod: pod.update(serviceAccountName="podracer-secrets")),
+    ("the service account", lambda pod: pod.update(automountServiceAccountToken=True)),
+    ("an image is not", lambda pod: pod["initContainers"][0].update(image="docker.io/library/busybox")),
+    ("a variable is", lambda pod: pod["containers"][0]["env"].append(OF_SECRET)),
+    ("a variable is", lambda pod: pod["containers"][0]["envFrom"].append({"secretRef": {"name": "podracer-s3"}})),
+    ("a security context", lambda pod: pod["containers"][0]["securityContext"].update(runAsUser=0)),
+    ("a security context", lambda pod: pod["initContainers"][0].pop("securityContext")),
+    ("a security context", lambda pod: pod["securityContext"].update(runAsNonRoot=False)),
+    ("shares a namespace", lambda pod: pod.update(hostPID=True)),
+]
+"""To a Job of the pool, and what the policy of deploy/k8s/cluster says of them."""
+
+
+def refusal(kubectl: Kubectl, plan: PodPlan, change: Callable[[dict[str, Any]], object] = lambda pod: None) -> str:
+    """Why the orchestrator's service account may not make a Job of the pod template, once changed; empty if it may."""
+    template = kubectl.get("podtemplate", "podracer-pod-template")["template"]
+    job = JobMaker("policy").make(plan, template, OWNER)
+    change(job["spec"]["template"]["spec"])
+    account = f"--as=system:serviceaccount:{kubectl.namespace}:podracer-orchestrator"
+    done = kubectl.attempt("create", "--dry-run=server", account, "-f", "-", data=json.dumps(job))
+    return done.stderr.decode() if done.returncode else ""
+
+
+def test_jobs_are_restricted(installation: Installation, scenarios: Scenarios, pulse: Pulse) -> None:
+    kubectl, policies = installation.kubectl, str(ROOT / "deploy" / "k8s" / "cluster")
+    with scenarios.run("the admission policy for Jobs"):
+        kubectl("apply", "-k", policies)
+        try:
+            kubectl("label", "namespace", NAMESPACE, "podracer.dev/restrict-jobs=true")
+            check_policy(kubectl)
+            with installation.client() as client:  # what the pool itself makes
+                job = client.job(pulse.job).scale(most=3)
+                wait_until(lambda: len(kubectl.pods("pod")) == 3, PATIENCE_S, "the third pod")
+                job.scale(most=2)
+        finally:
+            kubectl("label", "namespace", NAMESPACE, "podracer.dev/restrict-jobs-")
+            kubectl("delete", "-k", policies)
+        wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "two pods")
+        pulse.wait_for_steps()
+
+
+def check_policy(kubectl: Kubectl) -> None:
+    """It takes the API server a moment to know a policy."""
+    wait_until(lambda: "podracer-jobs" in refusal(kubectl, SPLIT, CHANGES[0][1]), 60, "the policy to hold")
+    for words, change in CHANGES:
+        assert words in refusal(kubectl, SPLIT, change)
+    assert [refusal(kubectl, plan) for plan in (SPLIT, FUSED)] == ["", ""]
 
 
 def test_no_storage_class(installation: Installation, scenarios: Scenarios, tmp_path: Path) -> None:

@@ -37,14 +37,15 @@ class WithPostgresql(Installation):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "team-failover")
-        self.urls = {service: f"{SERVER}/failover_{service}_{os.getpid()}" for service in SERVICES}
+        names = {service: f"failover_{service}_{os.getpid()}" for service in SERVICES}
+        self.urls = {service: f"{SERVER}/{name}?sslmode=prefer" for service, name in names.items()}
 
     def copy_databases(self) -> dict[str, str]:
         return self.urls
 
     def make_databases(self) -> None:
         for url in self.urls.values():
-            self.ask(f"CREATE DATABASE {url.rpartition('/')[2]}", f"{SERVER}/postgres")
+            self.ask(f"CREATE DATABASE {url.rpartition('/')[2].partition('?')[0]}", f"{SERVER}/postgres")
         keys = [f"--from-literal={service}-url={url}" for service, url in self.urls.items()]
         self.kubectl("create", "secret", "generic", "podracer-postgresql", *keys)
 

@@ -71,8 +71,8 @@ class OverlaySite(ServiceProcesses):
         """`folder` is a short path: unix sockets are below it."""
         super().__init__(folder)
         self.objects = rendered(overlay)
-        self.store = S3Server(folder / "s3")
         self._mounted = folder / "mounted"
+        self.store = S3Server(folder / "s3", tls=self._mounted / "podracer-tls-store")
         network = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}"
         self._hosts = {
             f"podracer-{role}": f"{network}.{place}"
@@ -138,7 +138,7 @@ class OverlaySite(ServiceProcesses):
                 text = text.replace(path, str(self._volume(volume, spec.owner)))
         for host, address in self._hosts.items():
             text = text.replace(f"{host}:", f"{address}:")
-        return text.replace("http://podracer-minio:9000", self.store.endpoint)
+        return text.replace("https://podracer-minio:9000", self.store.endpoint)
 
     def client(self) -> Client:
         """To be closed by the caller."""
@@ -181,7 +181,7 @@ class OverlaySite(ServiceProcesses):
             volume["secret"]["secretName"]: {item["key"]: item["path"] for item in volume["secret"].get("items", ())}
             for spec in pod_specs(self.objects)
             for volume in spec.spec["volumes"]
-            if "secret" in volume
+            if "secret" in volume and spec.owner != "podracer-minio"  # S3Server's files have our names
         }
         for name, secret in make_secrets(self.objects, applied, self.folder).items():
             folder = self._mounted / name

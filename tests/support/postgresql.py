@@ -20,12 +20,13 @@ _START_S = 30.0
 class PostgresServer:
     """Listens on loopback; user `podracer`, no password."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is made; other users than root need to get to it, since PostgreSQL refuses to run as root."""
+    def __init__(self, folder: Path, tls: Path | None = None) -> None:
+        """`folder` is made; other users than root need to get to it: PostgreSQL refuses to run as root. With `tls`,
+        a folder with cert.pem and key.pem, it also speaks TLS."""
         found = _binaries()
         if found is None:
             pytest.skip("PostgreSQL is not installed")
-        self._binaries, self._data = found, folder / "data"
+        self._binaries, self.folder, self._data = found, folder, folder / "data"
         self._user = _plain_user()
         folder.mkdir(parents=True)
         shutil.chown(folder, *self._user) if self._user else None
@@ -33,14 +34,20 @@ class PostgresServer:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
         self._log = folder / "log"
+        self._options = ["listen_addresses=127.0.0.1", "unix_socket_directories="]
+        # Dynamic shared memory as files of its own folder: /dev/shm would keep what a killed server has there.
+        self._options += ["dynamic_shared_memory_type=mmap"]
+        for name in ("cert", "key") if tls else ():
+            own = shutil.copy(tls / f"{name}.pem", folder)  # with its mode
+            shutil.chown(own, *self._user) if self._user else None
+            self._options += [f"ssl_{name}_file={own}", "ssl=on"]
         self._process: subprocess.Popen[bytes] | None = None
         command = ["initdb", "-D", str(self._data), "-U", "podracer", "--auth=trust", "--encoding=UTF8", "--no-sync"]
         subprocess.run(self._as_user(command), check=True, stdout=subprocess.DEVNULL)
 
     def start(self) -> None:
-        command = ["postgres", "-D", str(self._data), "-p", str(self._port), "-c", "listen_addresses=127.0.0.1"]
-        # Dynamic shared memory as files of its own folder: /dev/shm would keep what a killed server has there.
-        command += ["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"]
+        command = ["postgres", "-D", str(self._data), "-p", str(self._port)]
+        command += [word for option in self._options for word in ("-c", option)]
         deadline = time.monotonic() + _START_S
         ready = self._as_user(["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)])
         while self._process is None or subprocess.run(ready, check=False).returncode:

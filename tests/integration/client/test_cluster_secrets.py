@@ -31,7 +31,7 @@ TOKENS = {
     "policy": {"client", "control"},
     "client": {"client"},
 }
-ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
+ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client", "store")
 NAMES = {
     "podracer-tokens", "podracer-authority", "podracer-s3", "podracer-minio", "podracer-web",
     *(f"podracer-tokens-{name}" for name in TOKENS),

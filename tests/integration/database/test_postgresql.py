@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
 
+from podracer_client.secrets.deployment import create_secrets
 from podracer_core.database import Database, open_database
 from podracer_core.database.standby import wait_for_database
 from podracer_core.database.tenure import NOT_ACTIVE, TABLE
@@ -31,6 +32,18 @@ revision, down_revision = "r000{number}", {former!r}
 def upgrade():
     op.create_table("table{number}", sa.Column("id", sa.Integer, primary_key=True))
 """
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        Path(folder).chmod(0o755)
+        create_secrets(Path(folder) / "secrets", ["127.0.0.1"])
+        create_secrets(Path(folder) / "others")
+        server = PostgresServer(Path(folder) / "server", Path(folder) / "secrets" / "tls" / "database")
+        server.start()
+        yield server
+        server.kill()
 
 
 @pytest.fixture
@@ -58,6 +71,18 @@ async def test_the_migrations_make_the_tables(url: str, package: str, metadata: 
         connection.execute(text(f"DROP TABLE {TABLE}"))
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
+
+
+async def test_a_server_with_a_certificate_of_another_authority_is_refused(postgresql: PostgresServer, url: str) -> None:
+    ours, others = (
+        f"{url}?sslmode=verify-full&sslrootcert={postgresql.folder.parent}/{place}/tls/ca/ca.pem"
+        for place in ("secrets", "others")
+    )
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        open_database(others, ORCHESTRATOR)
+    async with open_database(ours, ORCHESTRATOR) as database:
+        query = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        assert await database.read(lambda session: session.scalar(query)) is True
 
 
 async def test_what_was_written_is_there(url: str) -> None:

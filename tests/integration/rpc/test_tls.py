@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from podracer_client.secrets.deployment import ROLES, create_secrets
+from podracer_client.secrets.deployment import HOSTS, ROLES, create_secrets
 from podracer_core.errors import InvalidInput, PodracerError, Unavailable
 from podracer_core.rpc import limits
 from podracer_core.rpc.aio_server import create_aio_server
@@ -165,7 +165,7 @@ def test_a_bad_folder_is_refused_by_name(secrets: Path, file: str, content: str 
 
 class TestSecrets:
     def test_everything_is_there_and_private(self, secrets: Path) -> None:
-        expected = {f"tls/{role}/{file}" for role in ROLES for file in (CA, CERTIFICATE, KEY)}
+        expected = {f"tls/{role}/{file}" for role in (*ROLES, *HOSTS) for file in (CA, CERTIFICATE, KEY)}
         expected |= {f"tls/ca/{CA}", f"tls/ca/{KEY}"} | {f"tokens/{role}" for role in ("client", "pod", "control")}
         files = {path.relative_to(secrets).as_posix(): path for path in secrets.rglob("*") if path.is_file()}
         expected |= {f"store/{name}" for name in ("access_key", "secret_key", "root_user", "root_password")}

@@ -17,8 +17,9 @@ GIVEN = {
     "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
     "policy": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
     "client": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client",
-    "store": "store/access_key store/root_password store/root_user store/secret_key",
-    "database": "database/password",
+    "store": "store/access_key store/root_password store/root_user store/secret_key "
+    "tls/CAs/public.crt tls/private.key tls/public.crt",  # as MinIO wants them
+    "database": "database/password tls/ca.pem tls/cert.pem tls/key.pem",
 }
 
 

@@ -239,7 +239,17 @@ def test_other_urls_are_refused_without_repeating_secrets(bad: str) -> None:
 
 def test_a_postgresql_url_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert parse_url("postgresql://user:pw@host/base").drivername == "postgresql+psycopg"
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    here = ("user:pw@127.0.0.1:5432/base", "localhost/base", "[::1]/base", "/base", "/base?host=/run/postgresql")
+    chosen = ("user:pw@host/base?sslmode=verify-full&sslrootcert=/ca.pem", "host/base?sslmode=prefer")
+    for each in (*here, *chosen):
+        assert parse_url(f"postgresql://{each}").drivername == "postgresql+psycopg"
+    for each in ("user:secret@host/base", "10.0.0.1/base", "/base?host=host", "/base?host=/run/x&host=host"):
+        with pytest.raises(InvalidInput, match="sslmode=verify-full") as caught:
+            parse_url(f"postgresql://{each}")
+        assert "secret" not in caught.value.message
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    parse_url("postgresql://host/base")
 
 
 def test_times_are_exact_and_aware() -> None:

@@ -18,6 +18,6 @@ def test_the_messages_that_are_shown_are_those_of_the_code() -> None:
     messages = [
         message for row in table.splitlines() if row.startswith("| ") for message in re.findall(r"`([^`]*…[^`]*)`", row)
     ]
-    assert len(messages) == 7
+    assert len(messages) == 8
     for message in messages:
         assert message.removesuffix(": …") in code, message

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from support.manifests import COMPONENTS, K8S, Object, environment, kustomize, mounted, of_kind, pod_specs
+from support.manifests import COMPONENTS, K8S, Object, environment, kustomize, mounted, of_kind, pod_specs, rendered
 
 STORES = ["minio", "external-s3"]
 """Two that say the same thing differently."""
@@ -99,13 +99,18 @@ def test_an_identity_of_aws_is_the_orchestrators_alone(everything: tuple[Object,
             assert has_token is (name == "orchestrator"), name
             if has_token:
                 assert Path(variables["AWS_WEB_IDENTITY_TOKEN_FILE"]).parent.as_posix() in volumes
-                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_FILE") for key in variables)
+                assert not any(key.startswith("PODRACER_S3_") and key.endswith("_KEY_FILE") for key in variables)
 
 
 def test_the_cluster_is_asked_for_nothing_by_an_installation(tmp_path: Path) -> None:
     """Two of them, side by side: what both need is applied once."""
     shared = [*kustomize(K8S / "cluster"), *kustomize(K8S / "cluster" / "kueue")]
-    assert {one["kind"] for one in shared} == {"PriorityClass", "ClusterQueue", "ResourceFlavor"}
+    policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert {one["kind"] for one in shared} == {"PriorityClass", "ClusterQueue", "ResourceFlavor"} | policy
+    binding = of_kind(shared, "ValidatingAdmissionPolicyBinding")["podracer-jobs"]["spec"]  # tests/cluster evaluates it
+    assert binding["policyName"] in of_kind(shared, "ValidatingAdmissionPolicy")
+    assert binding["paramRef"]["name"] in of_kind(rendered("dev"), "PodTemplate")
+    assert binding["matchResources"]["namespaceSelector"]["matchLabels"] == {"podracer.dev/restrict-jobs": "true"}
     names = ("kueue", "cert-manager", "policy")
     objects = _render(
         tmp_path,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from podracer_client.secrets.deployment import ROLES
+from podracer_client.secrets.deployment import HOSTS, ROLES
 from podracer_core.config import load_settings
 from podracer_core.device import NATIVE_SETTINGS
 from podracer_core.storage.s3 import S3Settings
@@ -71,6 +71,8 @@ def test_nothing_runs_with_more_than_it_needs(role: str, services: Mapping[str, 
     assert own == {role}
     if role in ("worker", "evaluator"):
         assert service["networks"] == ["pods"]
+        assert service["pids_limit"]
+        assert _plain(service["mem_limit"]) == "4g"
 
 
 def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
@@ -80,7 +82,7 @@ def test_the_learner_stops_first(services: Mapping[str, Any]) -> None:
 
 def test_the_bootstrap_gives_each_role_its_folder(services: Mapping[str, Any]) -> None:
     given = {volume.rpartition("/")[2] for volume in services["bootstrap"]["volumes"] if "/roles/" in volume}
-    assert given == {*ROLES, "store", "database"} - {"client"}
+    assert given == {*ROLES, *HOSTS} - {"client"}
 
 
 def test_images_and_versions_agree(services: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
     """A checkout as the page begins from, with the user's first overlay."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (tmp_path / "postgresql-ca.pem").touch()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").write_text(_overlays_of_ones_own()[0])
     return tmp_path
@@ -85,6 +86,8 @@ def test_an_overlay_for_production(folder: Path) -> None:
         "PODRACER_S3_REGION": "eu-central-1",
         "PODRACER_S3_CREATE_BUCKET": "false",
     }
+    (rule,) = of_kind(objects, "NetworkPolicy")["podracer-to-external-s3"]["spec"]["egress"]
+    assert rule["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
 
 
 def test_what_the_commands_for_a_cluster_name_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ CLIENTS = {("podracer.dev/clients", role, 50051) for role in ("orchestrator", "l
 METRICS = {("podracer.dev/metrics", role, 9464) for role in ("orchestrator", "leaderboard", "pod")}
 API_SERVER = {(role, port) for role in ("orchestrator", "secrets") for port in (443, 6443, 8443, 16443)}
 """At any of these ports, whatever the cluster."""
-PRODUCTION = {("orchestrator", 5432), ("leaderboard", 5432), ("orchestrator", 443), ("pod", 443)}
+PRODUCTION = {("orchestrator", 5432), ("leaderboard", 5432)}
 
 Rule = Mapping[str, Any]
 
@@ -89,17 +89,21 @@ def test_whom_the_world_is_open_to(overlay: str, cidr: str) -> None:
     assert found == API_SERVER | (PRODUCTION | labels_itself if overlay == "production" else set())
 
 
+def test_pods_reach_no_store_outside_before_an_overlay_names_it() -> None:
+    (rule,) = of_kind(rendered("production"), "NetworkPolicy")["podracer-to-external-s3"]["spec"]["egress"]
+    assert rule == {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"protocol": "TCP", "port": 443}]}
+
+
 @each_overlay
 def test_every_pod_may_ask_for_names(overlay: str) -> None:
     for pod in pod_specs(rendered(overlay)):
         (rule,) = [
-            rule
-            for rule in _rules(overlay, pod, "egress")
-            if any(
-                peer.get("namespaceSelector") == {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
-                for peer in rule["to"]
-            )
+            rule for rule in _rules(overlay, pod, "egress") if any("namespaceSelector" in peer for peer in rule["to"])
         ]
+        assert rule["to"][0] == {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
         assert rule["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 
 
@@ -116,7 +120,7 @@ def test_nothing_is_allowed_that_is_not_said(overlay: str) -> None:
             assert rule["ports"]
             assert rule.get("from") or rule.get("to")
             for peer in (*rule.get("from", ()), *rule.get("to", ())):
-                assert "podSelector" not in peer or any(
+                assert {"podSelector", "namespaceSelector"} & set(peer) != {"podSelector"} or any(
                     _selects(peer["podSelector"], pod.labels) for pod in pod_specs(objects)
                 ), policy["metadata"]
 

@@ -41,7 +41,7 @@ OTHERS = {
     "orchestrator": {"PODRACER_ORCHESTRATOR", "PODRACER_TOKEN_FILE"},  # of the `podracer` command
     "learner": {"PODRACER_RUN_DIR"},  # of the orchestrator, which fills the template in
 }
-BY_OPERATORS = {"podracer-postgresql": {"orchestrator-url", "leaderboard-url"}}
+BY_OPERATORS = {"podracer-postgresql": {"orchestrator-url", "leaderboard-url", "ca.crt"}}
 """Secrets that people make by hand; the component that needs one says how."""
 
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -97,7 +97,7 @@ def test_no_unneeded_secret_is_made(secrets: Mapping[str, Any]) -> None:
         if "secret" in volume
     }
     by_itself = {"podracer-tokens", "podracer-authority"}  # of which the others are made
-    assert set(secrets) == named | by_itself
+    assert set(secrets) == named - set(BY_OPERATORS) | by_itself
 
 
 def test_what_others_make_is_left_to_them() -> None:
@@ -129,11 +129,14 @@ def test_each_role_is_given_only_what_it_needs(overlay: str) -> None:
         for pod, container in _containers(overlay)
     }
     some = {
-        "minio": {"podracer-minio"},
-        "user": {"podracer-minio", "podracer-s3"},
+        "minio": {"podracer-minio", "podracer-tls-store"},
+        "user": {"podracer-minio", "podracer-s3", "podracer-tls-store"},
         "policy": {"podracer-tokens-policy", "podracer-tls-policy"},
         "web": {"podracer-web", "podracer-tokens-client", "podracer-tls-client"},
     }
+    if overlay == "production":  # the authority of PostgreSQL's certificate
+        for name in ("orchestrator", "leaderboard"):
+            given[name].remove("podracer-postgresql")
     assert given == {
         "orchestrator": {"podracer-tokens-orchestrator", "podracer-tls-orchestrator", "podracer-s3"},
         "leaderboard": {"podracer-tokens-leaderboard", "podracer-tls-leaderboard"},
@@ -155,7 +158,7 @@ def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: 
     }
     for role, names in expected.items():
         assert set(secrets[f"podracer-tokens-{role}"]["data"]) == names
-    for role in ("orchestrator", "leaderboard", "learner", "policy", "client"):
+    for role in ("orchestrator", "leaderboard", "learner", "policy", "client", "store"):
         assert set(secrets[f"podracer-tls-{role}"]["data"]) == {"ca.crt", "tls.crt", "tls.key"}
         assert secrets[f"podracer-tls-{role}"]["type"] == "kubernetes.io/tls"
 
@@ -171,7 +174,7 @@ def test_every_variable_is_a_setting_that_the_service_accepts(overlay: str, tmp_
         variables = environment(container, objects)
         known = {f"PODRACER_{field.name.upper()}" for field in fields(SETTINGS[role])} | OTHERS.get(role, set())
         ours = {name for name in variables if name.startswith("PODRACER_")}
-        assert {name.removesuffix("_FILE") for name in ours - known} <= store, role
+        assert all({name, name.removesuffix("_FILE")} & store for name in ours - known), role
         load_settings(SETTINGS[role], variables)
         if "PODRACER_STORE" in variables:
             assert variables["PODRACER_STORE"].startswith("s3://")

@@ -1,7 +1,8 @@
 """Keeps a user of MinIO's that reaches one bucket: the orchestrator is not root. `user.py BUCKET [--once]`
 
-MINIO_ADDRESS, and files with keys: MINIO_ROOT_USER_FILE, MINIO_ROOT_PASSWORD_FILE, and of the user MINIO_USER_FILE,
-MINIO_PASSWORD_FILE. MINIO_MADE_FILE is written once the user is there.
+MINIO_ADDRESS, and files: MINIO_CA_FILE has the authority of its certificate, MINIO_ROOT_USER_FILE and
+MINIO_ROOT_PASSWORD_FILE have the keys of its root, MINIO_USER_FILE and MINIO_PASSWORD_FILE those of the user.
+MINIO_MADE_FILE is written once the user is there.
 """
 
 import os
@@ -13,9 +14,10 @@ from pathlib import Path
 from minio import MinioAdmin
 from minio.credentials import StaticProvider
 from minio.error import MinioException
+from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
-EVERY_S, AGAIN_S = 60.0, 1.0
+EVERY_S, AGAIN_S, TIMEOUT_S = 60.0, 1.0, 30.0
 
 
 def read(variable: str) -> str:
@@ -25,7 +27,8 @@ def read(variable: str) -> str:
 def ensure(bucket: str) -> None:
     root = StaticProvider(read("MINIO_ROOT_USER_FILE"), read("MINIO_ROOT_PASSWORD_FILE"))
     address, user = os.environ["MINIO_ADDRESS"], read("MINIO_USER_FILE")
-    admin = MinioAdmin(endpoint=address, credentials=root, secure=False)
+    http = PoolManager(timeout=TIMEOUT_S, retries=False, ca_certs=os.environ["MINIO_CA_FILE"])
+    admin = MinioAdmin(endpoint=address, credentials=root, http_client=http)
     resources = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
     allowed = {"Effect": "Allow", "Action": ["s3:*"], "Resource": resources}
     admin.policy_add("podracer", policy={"Version": "2012-10-17", "Statement": [allowed]})

@@ -4,7 +4,7 @@ podracer-tokens            the tokens themselves, from which the others are made
                            public_keys and revoked of signed tokens are kept up to date in all of them
 podracer-authority         signs the certificates (tls.crt, tls.key)
 podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
-podracer-tls-<role>        its certificate
+podracer-tls-<role>        its certificate; podracer-tls-store is that of the cluster's own object store
 podracer-s3                keys of the object store, for the orchestrator
 podracer-minio             keys of the cluster's own object store's administrator
 podracer-web               key of the live page
@@ -31,7 +31,7 @@ from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, Podracer
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
-from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
+from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
 
 __all__ = ["ClusterSecrets", "keep"]
 
@@ -42,7 +42,8 @@ LOOK_S = 30.0
 _LABELS = {"app.kubernetes.io/part-of": "podracer", "app.kubernetes.io/managed-by": "podracer-secrets"}
 _AUTHORITY, _TLS = "podracer-authority", "kubernetes.io/tls"
 _ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
-"""Roles that have a certificate, and tokens; workers and evaluators have tokens alone, in `podracer-tokens-sidecar`."""
+"""Roles that have tokens; workers and evaluators have theirs in `podracer-tokens-sidecar`, and no certificate."""
+_CERTIFIED = (*_ROLES, "store")
 _FORMER = {"client": "orchestrator", "control": "orchestrator", "pod": "learner"}
 """Role whose Secret holds each token itself in a deployment whose Secrets were made in another way."""
 _FILES = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
@@ -68,7 +69,7 @@ class ClusterSecrets:
         for name in ("podracer-s3", "podracer-minio"):
             self._ensure(name, lambda: {"access-key": _random(), "secret-key": _random()})
         self._ensure("podracer-web", lambda: {"key": _random()})
-        roles = [role for role in _ROLES if not self._is_left_out(f"podracer-tls-{role}")]
+        roles = [role for role in _CERTIFIED if not self._is_left_out(f"podracer-tls-{role}")]
         if roles and not self._get(_AUTHORITY) and any(self._get(f"podracer-tls-{role}") for role in roles):
             _warn_once(
                 f"certificates exist, but the Secret {_AUTHORITY} of the authority that signed them (tls.crt, tls.key) "
@@ -82,7 +83,7 @@ class ClusterSecrets:
 
     def _ensure_certificate(self, role: str, authority: Authority, renew: bool) -> None:
         def make() -> Data:
-            files = authority.issue(role_name(role), self._hosts, self._days)
+            files = authority.issue(role, self._hosts, self._days)
             return {key: files[file] for key, file in _FILES.items()}
 
         name = f"podracer-tls-{role}"

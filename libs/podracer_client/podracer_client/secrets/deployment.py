@@ -3,13 +3,13 @@ store and database.
 
 DIR/tokens/{client,pod,control}          one token each; issued.py adds the files for signed ones
 DIR/tls/ca/{ca.pem,key.pem}              the authority; its key is needed only here
-DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role
+DIR/tls/<role>/{ca.pem,cert.pem,key.pem} for PODRACER_TLS of a process of the role; of store and database, too
 DIR/store/{access_key,secret_key}        of the orchestrator, for the deployment's own object store
 DIR/store/{root_user,root_password}      of the store's administrator
 DIR/database/{password,pgpass}           for the deployment's own PostgreSQL
 DIR/roles/<role>/…                       copies: all files of a process of the role, to be mounted where it runs:
   tokens/ for PODRACER_TOKENS, tls/ for PODRACER_TLS, database/ for PGPASSFILE, store/ for
-  PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE
+  PODRACER_S3_ACCESS_KEY_FILE and PODRACER_S3_SECRET_KEY_FILE; the store's tls/ has the names that MinIO wants
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
 
-__all__ = ["ROLES", "Authority", "create_secrets", "fill_role_folders", "role_secrets"]
+__all__ = ["HOSTS", "ROLES", "Authority", "create_secrets", "fill_role_folders", "role_secrets"]
 
 ROLES = ("orchestrator", "leaderboard", "learner", "worker", "evaluator", "policy", "client")
-"""The roles that have a certificate."""
+"""The roles that have a certificate, beside the servers of HOSTS."""
+HOSTS = {"store": ("minio", "podracer-minio", "127.0.0.1"), "database": ("postgres",)}
+"""Servers of others' making, by the names at which their callers verify them."""
 
 _STORE = ("store/access_key", "store/secret_key")
 _ROOT = ("store/root_user", "store/root_password")
+_MINIO = {CERTIFICATE: "public.crt", KEY: "private.key", CA: "CAs/public.crt"}
 _SIGNED = (f"tokens/{PUBLIC_KEYS}", f"tokens/{REVOKED}")
 _GIVEN = {
     "orchestrator": ("tokens/client", "tokens/pod", "tokens/control", *_SIGNED, *_STORE, "database/pgpass"),
@@ -67,7 +70,7 @@ _EXTENSION_USES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_A
 def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, renew: bool = False) -> list[Path]:
     """Make the missing files below `folder` (mode 0600); with `renew` also new certificates of all roles.
 
-    hosts   names and addresses in the certificates beside the role, for callers that do not use roles
+    hosts   names and addresses in the certificates beside the role and HOSTS, for callers that do not use roles
     Returns the written files. Raises InvalidInput if the folder cannot be written.
     """
     if days < 1:
@@ -82,10 +85,10 @@ def create_secrets(folder: Path, hosts: Sequence[str] = (), days: int = 365, *, 
             write_private(pgpass, b"*:*:*:*:" + (folder / "database" / "password").read_bytes())
         authority = _load_or_create(folder / "tls" / "ca")
         written: list[Path] = []
-        for role in ROLES:
+        for role in (*ROLES, *HOSTS):
             place = folder / "tls" / role
             if renew or not (place / CERTIFICATE).exists():
-                for name, content in authority.issue(role_name(role), hosts, days).items():
+                for name, content in authority.issue(role, hosts, days).items():
                     write_private(place / name, content)
                     written.append(place / name)
         written += fill_role_folders(folder)
@@ -103,8 +106,8 @@ def fill_role_folders(folder: Path) -> list[Path]:
         contents = role_secrets(
             role, {path: (folder / path).read_bytes() for path in paths if (folder / path).exists()}
         )
-        if role in ROLES:
-            contents |= {f"tls/{name}": (folder / "tls" / role / name).read_bytes() for name in (CA, KEY, CERTIFICATE)}
+        tls, names = folder / "tls" / role, _MINIO if role == "store" else {name: name for name in _MINIO}
+        contents |= {f"tls/{copy}": (tls / name).read_bytes() for name, copy in names.items() if tls.is_dir()}
         for path, content in contents.items():
             copy = folder / "roles" / role / path
             if not copy.exists() or copy.read_bytes() != content:
@@ -173,16 +176,16 @@ class Authority:
         """The key in PEM."""
         return _pem_key(self._key)
 
-    def issue(self, name: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:
+    def issue(self, role: str, hosts: Sequence[str], days: int) -> Mapping[str, bytes]:
         """A new key and certificate of a role, and this authority's certificate, by the names of their files."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        key, names = ec.generate_private_key(ec.SECP256R1()), (role_name(role), *HOSTS.get(role, ()), *hosts)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
         certificate = (
             _builder(subject, self._certificate.subject, key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(_EXTENSION_USES), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in (name, *hosts)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in names]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._certificate.public_key()),  # type: ignore[arg-type]
                 critical=False,

@@ -14,8 +14,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from podracer_core.errors import DataCorrupted, FieldViolation, InvalidInput, Unavailable
+from podracer_core.rpc.address import Address
 
 EXPECTED = "sqlite:////absolute/path or postgresql://user@host/database"
+_NO_TLS = (
+    "the server is on another machine, and libpq's default neither requires TLS nor verifies the server: add "
+    "?sslmode=verify-full&sslrootcert=FILE, or the sslmode that you want"
+)
 BUSY_TIMEOUT_S = 10.0
 
 _PRAGMAS = (
@@ -30,7 +35,8 @@ _SERVER_AWAY = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_i
 
 
 def parse_url(text: str) -> URL:
-    """The URL with the driver that this package uses. Raises InvalidInput for a URL of any other form."""
+    """The URL with the driver that this package uses. Raises InvalidInput for a URL of any other form, and for one that
+    leaves it to libpq whether a connection to another machine is safe."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -43,6 +49,10 @@ def parse_url(text: str) -> URL:
         case "postgresql" | "postgres":
             if importlib.util.find_spec("psycopg") is None:
                 raise _invalid(text, "PostgreSQL needs the driver psycopg: pip install 'psycopg[binary]'")
+            hosts = [url.host or "", *url.normalized_query.get("host", ()), *url.normalized_query.get("hostaddr", ())]
+            remote = [host for host in hosts if host and not host.startswith("/") and not Address(host=host).is_local]
+            if remote and not (url.query.keys() & {"sslmode", "service"} or "PGSSLMODE" in os.environ):
+                raise _invalid(text, _NO_TLS)
             return url.set(drivername="postgresql+psycopg")
     raise _invalid(text, f"expected {EXPECTED}")
 
