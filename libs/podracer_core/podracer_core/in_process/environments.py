@@ -62,22 +62,24 @@ class EnvironmentSource:
         device: torch.device | str = "cpu",
         *,
         evaluation: bool = False,
+        check_start: Callable[[], None] = lambda: None,
         check: Callable[[], None] = lambda: None,
     ) -> VecEnvironment:
-        """`count` environments on `device`; the caller closes them. `check` is called before each one that is made in
-        this process; it raises to cancel. Raises InvalidInput, and the code's own errors."""
+        """`count` environments on `device`; the caller closes them. `check_start` is called before each one that is
+        made in this process; it raises to cancel, as `check` does (`PreprocessVecEnv`'s). Raises InvalidInput, and the
+        code's own errors."""
         if (construct := self.make) is None:
-            return make_vec_environment(self.spec, count, device, evaluation=evaluation, own=self.batched)
+            return make_vec_environment(self.spec, count, device, evaluation=evaluation, own=self.batched, check=check)
         if self.spec.isolation:
             code = packed(construct, self.spec.name)
-            return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation)
+            return PreprocessVecEnv(self.spec, count, device, code=code, elastic=evaluation, check=check)
 
         @functools.wraps(construct)
         def make(**arguments: Any) -> gymnasium.Env[Any, Any]:
-            check()
+            check_start()
             return construct(**arguments)
 
-        return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits)
+        return PreprocessVecEnv(self.spec, count, device, make=make, waits=self.waits, check=check)
 
     def device(self, wanted: str) -> str:
         """The device to step them on, by `device_for`; the caller's own batched class is trusted to run on a GPU."""

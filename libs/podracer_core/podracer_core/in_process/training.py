@@ -179,7 +179,9 @@ class _Training:
         order, envs = _sized(order, self._device, attempt.found)
         self._order = order
         opened_at = time.monotonic()
-        environment = source.open(order.members * envs, self._device, check=self._check_start)
+        self._interrupted = threading.Event()
+        checks = {"check_start": self._check_start, "check": self._check_late}
+        environment = source.open(order.members * envs, self._device, **checks)
         self._start_s = (time.monotonic() - opened_at) / environment.num_envs  # of one environment
         held.callback(environment.close)
         self._proof = proof and proof.start()
@@ -202,7 +204,6 @@ class _Training:
         self._time_limit = environment.max_episode_steps
         self._has_cut = False  # evaluation has, an episode
         self._error: Exception | None = None
-        self._interrupted = threading.Event()
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
         self._replaced_at = 0.0  # part of training when members were last replaced
         self._looks: list[Look] = []
@@ -224,6 +225,15 @@ class _Training:
     def _check_interrupt(self) -> None:
         if self._interrupted.is_set():
             raise TimeUp("training was interrupted before its environments were known to share no state")
+
+    def _interrupt(self) -> None:
+        self._interrupted.set()
+        self._session.is_late()  # the time to end begins now
+
+    def _check_late(self) -> None:
+        """What takes longer than an interrupt may is left."""
+        if self._interrupted.is_set() and self._session.is_late():
+            raise TimeUp("training was interrupted, and its environments have not answered in time")
 
     def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
         members = tuple(
@@ -256,7 +266,7 @@ class _Training:
 
         if self._backend.left_s() <= count * self._start_s:
             raise TimeUp(f"the time for evaluation is too short for {count} environments to start")
-        return source.open(count, device, evaluation=True, check=check)
+        return source.open(count, device, evaluation=True, check_start=check, check=self._check_late)
 
     def _judged_spec(self) -> EnvironmentSpec:
         """The environment with the cut of evaluation episodes, which the first rollout decides."""
@@ -292,7 +302,7 @@ class _Training:
         """Train to the end, and choose the result."""
         session = self._session
         try:
-            with interrupts(self._interrupted.set):
+            with interrupts(self._interrupt):
                 while not (session.finished or self._stopped_by):
                     self._go_on(session.step)
                     self._tell()

@@ -251,6 +251,10 @@ class TrainingSession:
             return self.plan.evaluation_fraction * self.plan.duration_s
         return 0.0 if self._evaluates_elsewhere else self.selection.closing_s
 
+    def is_late(self) -> bool:
+        """Whether the round was told to end so long ago that what has not ended by itself is left."""
+        return self._time.is_told() and self._time.evaluation_left_s(is_last=True) <= 0.0
+
     def _evaluation_left_s(self) -> float:
         is_last = self._is_over or self.selection is None or self.selection.is_concluding
         return self._time.evaluation_left_s(is_last=is_last)

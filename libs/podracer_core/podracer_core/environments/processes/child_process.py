@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from podracer_core.environments.processes.box import box_for
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.launcher import IN_BOX
-from podracer_core.errors import InvalidInput, PodracerError, UserCodeFailed
+from podracer_core.errors import InvalidInput, PodracerError, TimeUp, UserCodeFailed
 
 _MODULE = "podracer_core.environments.processes.preprocess_child"
 _SECRET = re.compile(
@@ -37,7 +37,7 @@ _HAS_LAUNCHER = sys.platform == "linux"
 _CLOSING_S = 3.0
 _ENDING_S = 10.0
 _LOOK_S = 0.005
-_ALIVE_CHECK_S = 2.0  # how late we notice a death that the socket does not tell of
+_LOOK_AROUND_S = 0.2  # how late we notice a death that the socket does not tell of, or that we wait no longer
 
 
 class ChildLost(PodracerError):
@@ -48,10 +48,12 @@ class ChildLost(PodracerError):
 
 class ChildProcess:
     """One process and the parent's end of its socket. `spec` is the environment that it is for; `spins` is `Channel`'s.
-    `output` takes what it prints."""
+    `output` takes what it prints; `check` is called during long waits, and may raise."""
 
-    def __init__(self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool) -> None:
-        self._name, self._output = spec.name, output
+    def __init__(
+        self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool, check: Callable[[], None]
+    ) -> None:
+        self._name, self._output, self._check = spec.name, output, check
         self._command = ""
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, spins=spins)
@@ -100,9 +102,10 @@ class ChildProcess:
         limit_s, progress = deadline - time.monotonic(), ""
         while True:
             try:
-                answer, payload = self._channel.receive(min(deadline, time.monotonic() + _ALIVE_CHECK_S))
+                answer, payload = self._channel.receive(min(deadline, time.monotonic() + _LOOK_AROUND_S))
                 if PROGRESS not in answer:
                     break
+                self._check()
                 deadline, progress = time.monotonic() + limit_s, f", after it had made {answer[PROGRESS]} environments"
             except TimeoutError:
                 if self._has_ended():  # something that it had started holds the socket open
@@ -110,6 +113,7 @@ class ChildProcess:
                 if time.monotonic() >= deadline:
                     self.kill()
                     raise ChildLost(f"{self._name}: no answer to {self._command!r} in time{progress}") from None
+                self._check()
             except OSError as error:
                 raise self._lost() from error
             except ValueError as error:
@@ -133,18 +137,23 @@ class ChildProcess:
 
     @staticmethod
     def end_all(children: list[ChildProcess]) -> None:
-        """End several processes in parallel: each has a few seconds to clean up."""
+        """End several processes in parallel: each has a few seconds, unless `check` raises TimeUp."""
         deadline = time.monotonic() + _CLOSING_S
         for child in children:
             child._channel.close()  # it ends then
+        with contextlib.suppress(TimeUp):
+            for child in children:
+                child._has_ended_by(deadline)
         for child in children:
-            child._has_ended_by(deadline)
+            child._lifeline.close()
+        for child in children:
             child.kill()
         children.clear()
 
     def _has_ended_by(self, deadline: float) -> bool:
         """Whether the process ends until `deadline` (of `time.monotonic`)."""
         while not self._has_ended() and time.monotonic() < deadline:
+            self._check()
             time.sleep(_LOOK_S)
         return self._has_ended()
 

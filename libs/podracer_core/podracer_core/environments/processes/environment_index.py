@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import inspect
 import itertools
 import os
@@ -84,7 +85,12 @@ def open_gymnasium(
     constructor: Any = inspect.unwrap(make)
     if isinstance(constructor, partial) and constructor.func is gymnasium.make:
         (spec,) = constructor.args
-        entry_point = (gymnasium.spec(spec) if isinstance(spec, str) else spec).entry_point
+        if isinstance(spec, str):
+            module, _, registered = spec.rpartition(":")
+            if module:
+                importlib.import_module(module)  # it registers the id
+            spec = gymnasium.spec(registered)
+        entry_point = spec.entry_point
         constructor = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     named = _takes(constructor, _ARGUMENT)
     indices = [first] if first else []

@@ -37,7 +37,7 @@ from podracer_core.environments.spaces import (
     sample_allowed,
     without_texts,
 )
-from podracer_core.errors import InvalidInput
+from podracer_core.errors import InvalidInput, TimeUp
 
 _FRAMES_PER_SECOND = 30.0
 _NO_LIMIT = np.iinfo(np.int64).max
@@ -209,7 +209,7 @@ class GymnasiumRows(Rows):
             actions = actions[self._acting_rows]
         masked = rows.action_mask.shape[1] > 0
         write, final_observation, rewards = self._write_observation, rows.final_observation, self._rewards
-        looks_at_info = self._can_have_masks
+        looks_at_info, check = self._can_have_masks, self.check
         result: Any = None
         row = -1
         read = self._read_actions(actions)
@@ -219,6 +219,8 @@ class GymnasiumRows(Rows):
         while True:
             try:
                 for row, environment, action in turns:
+                    if check is not None:
+                        check()
                     result = environment.step(action)
                     observation, reward, terminated, truncated, info = result
                     write(final_observation, row, observation)
@@ -235,6 +237,8 @@ class GymnasiumRows(Rows):
                     elif looks_at_info and (masked or info):  # a finished game may allow nothing
                         self._write_mask(row, info)
                 return ended
+            except TimeUp:
+                raise
             except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
                 self._break_off(rows, row, result, error)
                 ended = True  # and the rows after this one take their turns
@@ -281,6 +285,8 @@ class GymnasiumRows(Rows):
     def _reset(self, row: int) -> None:
         """Start the row's episode, or the next one whose start does not break; the third in a row raises."""
         failure: BaseException | None = None
+        if self.check is not None:
+            self.check()
         for _ in range(IN_A_ROW):
             self.breaks.begun += 1
             try:

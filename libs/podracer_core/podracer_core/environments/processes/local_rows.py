@@ -31,16 +31,20 @@ class LocalRows(RowProcesses):
         *,
         pictures: bool = False,
         waits: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own."""
-        super().__init__(spec, num_envs, 1, pictures=pictures)
+        """`make` is called once for each row with the spec's arguments; `waits`: each has a thread of its own. `check`
+        is called before each row's turn, and may raise."""
+        super().__init__(spec, num_envs, 1, pictures=pictures, check=check)
         self._make, self._waits, self._count = make, waits, num_envs
         self._server = Server(self.memory)
 
     def open(self) -> dict[str, Any]:
         """See `RowProcesses.open`."""
         make, given = self._make, (self._spec.to_json(), self._count, self._pictures)
-        return self._server.open(lambda: open_gymnasium(make, *given, in_threads=self._waits))
+        described = self._server.open(lambda: open_gymnasium(make, *given, in_threads=self._waits))
+        self._server.rows.check = self._check
+        return described
 
     def map(self, num_envs: int) -> None:
         """See `RowProcesses.map`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -62,12 +62,14 @@ class PreprocessVecEnv(VecEnvironment):
         code: bytes = b"",
         elastic: bool = False,
         waits: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Start `processes` processes (None: one a core, at most `num_envs`) and make the environments in them.
 
         `pictures`: have environment 0 drawn after every reset and step, for `frame`. `make`: makes each environment, in
         this process; `waits`: their steps wait more than they compute, so that each gets a thread. `code`: makes each
-        in the processes, packed (see `own_code`).
+        in the processes, packed (see `own_code`). `check` is called before each row's turn in this process, and while
+        others take long; it raises TimeUp to cancel, which ends them at once.
         """
         isolated = spec.isolation == "process"
         wanted = num_envs if isolated else core_count() if processes is None else processes
@@ -83,18 +85,17 @@ class PreprocessVecEnv(VecEnvironment):
         started = num_envs if self.most_at_once is None else 1
         limits_s = {"step_timeout_s": step_timeout_s, "start_timeout_s": start_timeout_s}
         self._processes = (
-            LocalRows(make, spec, num_envs, pictures=pictures, waits=waits)
+            LocalRows(make, spec, num_envs, pictures=pictures, waits=waits, check=check)
             if make is not None
-            else RowProcesses(spec, started, min(wanted, started), pictures=pictures, code=code, **limits_s)
+            else RowProcesses(
+                spec, started, min(wanted, started), pictures=pictures, code=code, check=check, **limits_s
+            )
         )
         self._finalizer = weakref.finalize(self, self._processes.close)
-        try:
+        with self._closed_by_failure():
             self._mask_size = self._open()
             if self.most_at_once is None:
                 self._map()
-        except PodracerError:
-            self.close()
-            raise
         space = self.action_space
         limits = (space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else ()
         self._bounds = [torch.as_tensor(limit).float() for limit in limits]

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -37,7 +37,7 @@ class RowProcesses:
     """`count` processes for `num_envs` rows of `spec`; the `memory` that they share has no size yet.
 
     The first of them draws the pictures of row 0, if there are to be any. `code`: what makes an environment, packed
-    (see `own_code`).
+    (see `own_code`). `check` is called during long waits, and may raise.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class RowProcesses:
         step_timeout_s: float = 60.0,
         start_timeout_s: float = 120.0,
         code: bytes = b"",
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spec = spec
+        self._spec, self._check = spec, check
         self._pictures, self._code = pictures, code
         self.step_timeout_s, self._start_timeout_s = step_timeout_s, start_timeout_s
         self._mask_size = 0
@@ -157,7 +158,7 @@ class RowProcesses:
         self.output.close()
 
     def _start_child(self) -> ChildProcess:
-        return ChildProcess(self._spec, self.memory, self.output, spins=self._spins)
+        return ChildProcess(self._spec, self.memory, self.output, spins=self._spins, check=self._check)
 
     def _send_open(self, child: ChildProcess, rows: slice) -> None:
         pictures, count = self._pictures and rows.start == 0, rows.stop - rows.start

@@ -9,7 +9,7 @@ import copy
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -38,6 +38,7 @@ class Rows(ABC):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     doing: str = "construction"  # what the user's code is doing, for the message when it fails
+    check: Callable[[], None] | None = None  # called before each row's turn; raises TimeUp to end a step
     _arrays: SharedArrays | None = None
 
     def __init__(self) -> None:
