@@ -197,8 +197,10 @@ def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def without_landlock() -> Iterator[ThreadPoolExecutor]:
+def without_landlock(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
     """A thread whose processes have no Landlock: a filter refuses it, as the profile of a container may."""
+
+    monkeypatch.setattr("support.services.warm_start.is_running", lambda: False)  # forks would be of another process
 
     def refuse() -> None:
         with pytest.MonkeyPatch.context() as patch:
