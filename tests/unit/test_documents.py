@@ -98,6 +98,21 @@ def test_links_lead_somewhere_and_make_targets_exist(document: Path) -> None:
         assert set(target) & targets, target
 
 
+@pytest.mark.parametrize("page", ["security.md", "access.md", "web.md", "reliability.md"])
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    """`tests/path`, `tests/path.py::function`, and `test_name.py` for one beside the file that was named before."""
+    text, folder = (ROOT / "docs" / page).read_text(), ROOT
+    named = re.findall(r"`(?:(tests/[\w/.]+?)/?|(test_\w+\.py))(?:::(\w+))?`", text)
+    assert len(named) > 10
+    for path, beside, name in named:
+        file = ROOT / path if path else folder / beside
+        assert file.exists(), file
+        if file.is_file():
+            folder = file.parent
+        if name:
+            assert re.search(rf"^(async def|def|class) {name}\b", file.read_text(), re.MULTILINE), f"{file}::{name}"
+
+
 def test_the_site_names_every_page() -> None:
     """In mkdocs.yml; `make site` refuses what is missing too."""
     text, docs = (ROOT / "mkdocs.yml").read_text(), ROOT / "docs"

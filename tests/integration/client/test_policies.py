@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from podracer.common.v1 import agent_pb2
+from podracer.evaluator.v1.evaluator_service_pb2 import VideoHeader
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.jobs.job import Job
@@ -39,7 +40,7 @@ from podracer_core.checkpoint import (
 )
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import from_gymnasium
-from podracer_core.errors import InvalidInput, NotFound, PodracerError
+from podracer_core.errors import DeadlineExpired, InvalidInput, NotFound, PodracerError
 from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.result import result_to_json, result_to_message
 from podracer_core.storage import open_store
@@ -269,6 +270,23 @@ def test_code_of_a_server_runs_after_one_question_for_each_digest(
         refused = podracer(*command, checkpoint, cwd=tmp_path)
         assert refused.returncode == 2
         assert "--trust" in refused.stderr
+
+
+def test_a_video_for_a_page_is_short_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def record(policies: list[str], output: Path, *others: Any, **limits: Any) -> VideoHeader:
+        asked.update(limits)
+        if policies == ["slow"]:
+            raise DeadlineExpired("too late")
+        return VideoHeader(frame_count=2, size_bytes=(8 << 20) + 1)
+
+    monkeypatch.setattr("podracer_client.policies.recording.record", record)
+    with pytest.raises(InvalidInput, match="too large for a page"):
+        film("large", FakeClient([]), None)  # type: ignore[arg-type]
+    with pytest.raises(DeadlineExpired, match="the episode was not filmed within 120 s"):
+        film("slow", FakeClient([]), None)  # type: ignore[arg-type]
+    assert asked == {"only_own_code": True, "timeout_s": 120.0, "step_limit": 1000}
 
 
 def test_what_draws_no_pictures(trader: Path, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_the_documented_commands(tmp_path: Path) -> None:
     key = (secrets / "signing" / "key").read_bytes().strip()
     assert not [path for path in (secrets / "roles").rglob("*") if path.is_file() and key in path.read_bytes()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in secrets.rglob("*") if path.is_file())
+    shown = run_here("token", "--tokens", secrets / "tokens", cwd=tmp_path).stdout
+    assert shown == (secrets / "tokens" / "client").read_text()
 
 
 def test_the_state_folder_of_up_issues_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import logging
 import re
@@ -39,8 +40,13 @@ BAD = "name: cartpole\nenvironment: CartPole-v1\nobjective: {target_return: high
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with resting_services(tmp_path_factory.mktemp("state")) as client:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Client]:
+    with resting_services(folder) as client:
         yield client
 
 
@@ -124,6 +130,29 @@ def test_only_our_names_and_only_our_page_may_act(browser: Any, origin: str) -> 
     for other in ("http://evil.example", "null", "http://127.0.0.1:1", None):
         assert status("POST", "/api/acts/nothing", origin=other) == 403
     assert status("POST", "/api/acts/nothing", **{"x-podracer-web": None}) == 403
+    answer = browser.get(origin, headers={"origin": "http://evil.example"}, timeout=60)
+    assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+
+
+def test_no_path_leads_out_of_its_files(browser: Any, origin: str) -> None:
+    cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    for path in (
+        "/static/../application.py", "/static/%2e%2e/application.py", "/static/..%2fapplication.py",
+        "/static/%2e%2e%2faccess.py", "//etc/passwd", "/static//etc/passwd", "/static/\\..\\..\\access.py",
+        "/static/enter.js%00.py",
+    ):  # fmt: skip
+        connection = http.client.HTTPConnection(urlsplit(origin).netloc, timeout=60)
+        connection.request("GET", path, headers={"cookie": cookie})
+        assert connection.getresponse().status == 404, path
+        connection.close()
+
+
+def test_only_so_many_clients_are_told(browser: Any, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = frames(browser, origin)
+    next(first)
+    monkeypatch.setattr(application, "MAX_STREAMS", 1)
+    assert browser.get(f"{origin}/api/news", timeout=60).status_code == 503
+    first.close()
 
 
 def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline(browser: Any, origin: str) -> None:
@@ -141,7 +170,9 @@ def test_the_files_of_the_page_ask_for_nothing_elsewhere_and_hold_nothing_inline
         assert "innerHTML" not in text
 
 
-def test_submit_watch_and_every_act(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
+def test_submit_watch_and_every_act(
+    browser: Any, origin: str, act: Callable[..., tuple[int, Any]], folder: Path
+) -> None:
     every = frames(browser, origin)
     status, submitted = act("submit", text=JOB)
     assert status == 200
@@ -154,6 +185,7 @@ def test_submit_watch_and_every_act(browser: Any, origin: str, act: Callable[...
     stream = frames(browser, origin, job)
     known = values_until(stream, lambda known: known.get("job", {}).get("state") == "PENDING" and known["events"])
     assert known["job"]["objective"]["target"] == 475
+    assert (folder / "tokens" / "client").read_text().strip() not in json.dumps(known)
     assert known["connection"]["state"] == "live"
     assert act("suspend", job=job)[0] == 200
     values_until(stream, lambda known: known.get("job", {}).get("state") == "SUSPENDED")
@@ -248,7 +280,14 @@ def test_a_matrix_makes_several_jobs(act: Callable[..., tuple[int, Any]]) -> Non
 def test_what_is_no_act_is_refused(browser: Any, origin: str, act: Callable[..., tuple[int, Any]]) -> None:
     assert act("train")[0] == 404
     assert act("cancel", job="missing")[0] == 404
-    assert act("cancel", job=["missing"])[0] == 400
+    for job in (["missing"], "<script>alert(1)</script>", "\ud800"):
+        assert act("cancel", job=job)[0] == 400
+    hostile = {"job": "missing", "agent": "a0001", "set-x": "!!python/object/apply:os.system [id]"}
+    assert "tags are not allowed" in act("fork", **hostile)[1]["message"]
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{c}: &{c} [{','.join(['*' + b] * 9)}]\n" for b, c in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    assert "more than 20000 values" in act("submit", text=bomb)[1]["message"]
     answer = browser.post(f"{origin}/api/acts/submit", data=b"x" * (1 << 20) + b"y", timeout=60)
     assert answer.json()["reason"] == "TOO_LARGE"
     for body in (b"[]", b"nonsense", b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):

@@ -91,6 +91,8 @@ async def test_what_a_pod_says_has_bounds(site: Any) -> None:
         with pytest.raises(InvalidInput) as refused:
             await learner.renew(evaluations=evaluations)
         assert refused.value.reason == "OUT_OF_BOUNDS"
+    with pytest.raises(InvalidInput, match="agent"):
+        await learner.renew(evaluations=[found(agent="projects/default/jobs/another/agents/a0001")])
     for steps in (2**63 - 1, 2**62, -5):
         with pytest.raises(InvalidInput, match="env_steps"):
             await learner.renew(steps)

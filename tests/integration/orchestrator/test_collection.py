@@ -95,6 +95,20 @@ async def test_the_best_few_of_a_job_stay(site: Any) -> None:
     assert stored(site) == {finals[1], finals[3]}
 
 
+async def test_what_was_challenged_stays(site: Any) -> None:
+    job = await site.create(pod=ONE, objective=LONG)
+    learner, site.board.hears_claims = site.learner(), True
+    (best,) = await trained(site, learner, 20.0)
+    await learner.confirm(20.0)
+    (challenged,) = await trained(site, learner, 50.0)
+    await learner.confirm(5.0)
+    site.board.hears_claims = False
+    await trained(site, learner, 10.0)
+    site.board.retired = {f"{job.name}/agents/{CheckpointPlace.parse(each).agent}" for each in stored(site)}
+    await collect(site)
+    assert stored(site) == {best, challenged}
+
+
 async def test_what_a_held_lease_has_written_stays_and_what_a_dead_one_has_left_goes(site: Any) -> None:
     await site.create(pod=ONE, objective=LONG)
     learner = site.learner()

@@ -45,7 +45,9 @@ class Orchestrators:
         process, number = self.start(), len(self.running) - 1
         log = self.site.folder / f"log-{number}"
         wait_until(lambda: "standing by" in log.read_text(), 60.0, "a standby")
-        wait_until(lambda: probe(f"unix://{self.folder}/health-{number}") == "SERVING", 60.0, "a standby that is ready")
+        health = f"unix://{self.folder}/health-{number}"
+        wait_until(lambda: probe(health) == "SERVING", 60.0, "a standby that is ready")
+        assert probe(health, "liveness") == "SERVING"
         return process
 
 

@@ -169,6 +169,10 @@ async def test_no_answer_names_another_project(site: Any, board: str, make_spec:
                     async for text in answers(stub, method, request, token):
                         assert SECRET not in text, f"{method.full_name} of {request}"
                         told.add(method.name)
+        theirs = policy_service_pb2.ActRequest(policy=f"{SECRET}-policy", values=[0.0] * 3)
+        assert (await acts.Act(theirs, metadata=bearer(TOKENS[SECRET]))).values
+        with pytest.raises(PermissionRefused):
+            await acts.Act(theirs, metadata=bearer(TOKENS["a"]))
         assert {"GetJob", "ListPods", "ListJobs", "Download", "GetLeaderboard", "Act", "RenewLease"} <= told
     await batcher.close()
 

@@ -334,6 +334,24 @@ async def test_a_watch_of_a_running_job_gets_live_news_and_is_told_when_the_serv
     assert messages[-1].draining
 
 
+async def test_watchers_that_never_read_hold_up_nobody(site):
+    job = await site.create()
+    learner = site.learner()
+    await learner.ask()
+    request = service_pb2.WatchJobRequest(name=job.name)
+    request.min_interval.FromMilliseconds(100)
+    projects = [site.client.jobs.WatchJobs(service_pb2.WatchJobsRequest()) for _ in range(50)]
+    watchers = [site.client.jobs.WatchJob(request) for _ in range(100)] + projects
+    for steps in range(1, 100):
+        await learner.renew(steps=steps)
+    assert (await site.job(job.name)).progress.live_env_steps == 198
+    for watcher in watchers:
+        watcher.cancel()
+    await site.stop()  # and leaves none behind
+    await site.start()
+    assert (await site.job(job.name)).state == job_pb2.JOB_STATE_RUNNING
+
+
 async def test_a_job_that_has_ended_counts_committed_steps_alone(site):
     job = await site.create()
     learner = site.learner()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 import uuid
 
@@ -156,6 +158,22 @@ async def test_a_lease_token_admits_only_its_own_lease(site):
         await site.client.pods.RenewLease(request, metadata=bearer(other.token[:-2] + "xx"))
     with pytest.raises(PermissionRefused):  # and a lease token leases nothing
         await site.client.pods.LeaseWork(one.lease_request(), metadata=bearer(mine.token))
+
+
+async def test_another_key_of_lease_tokens_ends_every_lease(site):
+    await site.create()
+    learner = site.learner()
+    former = await learner.ask()
+    await learner.commit(steps=10)
+    await site.stop()
+    with contextlib.closing(sqlite3.connect(site.folder / "orchestrator.sqlite")) as database, database:
+        assert database.execute("DELETE FROM settings WHERE name = 'lease_secret'").rowcount == 1
+    await site.start()
+    learner.pods = site.client.pods
+    with pytest.raises(Unauthenticated):
+        await learner.renew()
+    assert (await learner.ask()).fence > former.fence
+    assert learner.lease.train.cohort.members[0].resume.env_steps == 10
 
 
 async def test_a_checkpoint_must_be_there_and_lie_in_its_own_place(site):

@@ -84,7 +84,7 @@ def stored(site: Any) -> int:
     return sum(info.size_bytes for info in site.store.list("projects/default/artifacts/"))
 
 
-async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
+async def test_bytes_of_uploads_and_a_file_that_changes(site: Any, caplog: pytest.LogCaptureFixture) -> None:
     await upload(site, b"a" * 60)
     await upload(site, b"a" * 60)  # it is there already
     with pytest.raises(Exhausted, match="60 bytes of uploads; 60 more"):
@@ -94,6 +94,7 @@ async def test_bytes_of_uploads_and_a_file_that_changes(site: Any) -> None:
     (site.folder / "quotas.json").write_text("{")
     with pytest.raises(Exhausted, match="exceed its limit of 200"):
         await upload(site, b"c" * 90)
+    assert "keeping the former content of" in caplog.text
 
 
 async def test_a_request_id_stores_its_own_content_only(site: Any) -> None:
@@ -146,9 +147,12 @@ async def test_uploads_in_progress_count(site: Any) -> None:
     assert uploads.in_progress("default") == (0, 0)
 
 
-async def test_uploads_wait_for_room_and_do_not_hold_up_others(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads_module, "PROJECT_BYTES", 50)
-    monkeypatch.setattr(uploads_module, "ALL_BYTES", 80)
+@pytest.mark.parametrize("limit", [("PROJECT_BYTES", 50), ("PROJECT_UPLOADS", 1)])
+async def test_uploads_wait_for_room_and_do_not_hold_up_others(
+    site: Any, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
+) -> None:
+    for name, value in (limit, ("ALL_BYTES", 80)):
+        monkeypatch.setattr(uploads_module, name, value)
     uploads = site.server.orchestrator.uploads
     held = OpenUpload(site, b"a" * 40)
     await until(lambda: uploads.in_progress("default") == (40, 1))
@@ -168,9 +172,13 @@ async def test_uploads_wait_for_room_and_do_not_hold_up_others(site: Any, monkey
     await held.finish()
 
 
-async def test_an_idle_upload_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifact_service, "IDLE_S", 0.05)
-    monkeypatch.setattr(uploads_module, "IDLE_S", 0.05)
+@pytest.mark.parametrize("how", ["idle", "slow"])
+async def test_an_upload_without_progress_is_given_up(site: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "idle":
+        monkeypatch.setattr(uploads_module, "IDLE_S", 0.05)
+    else:
+        monkeypatch.setattr(artifact_service, "IDLE_S", 0.0)
+        monkeypatch.setattr(artifact_service, "SLOWEST_BYTES_PER_S", 1200)
     with pytest.raises(DeadlineExpired) as late:
         await OpenUpload(site, b"a" * 60).answer
     assert late.value.reason == "UPLOAD_SLOW"

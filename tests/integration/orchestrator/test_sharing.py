@@ -278,12 +278,17 @@ def test_a_pod_that_drains_gets_nothing_more_when_it_hands_its_lease_back(make_w
     assert world.backend.pods == ["projects/default/pods/fused-2", first]  # number 1 is still on its way out
 
 
-def test_pods_of_the_pool_serve_every_project_and_static_ones_their_own(make_world):
-    world = make_world(Machine(Capacity(1.0, 64 * GIB, 64, available_bytes=60 * GIB)))
+def test_a_pod_serves_one_project(make_world):
+    """Static ones that of their name, those of the pool the one that they were made for."""
+    world = make_world(Machine(Capacity(4.0, 64 * GIB, 64, available_bytes=60 * GIB)))
     world.create("a", project="other")
     world.run(world.pool.reconcile())
-    assert world.lease(STATIC[0], {}) is None
-    assert world.lease(world.backend.pods[0], {}).job == "projects/other/jobs/a"
+    theirs = list(world.backend.pods)
+    assert theirs
+    assert [world.lease(pod, {}) for pod in (STATIC[0], "projects/default/pods/fused-9")] == [None] * 2
+    assert {world.lease(pod, {}).job for pod in theirs} == {"projects/other/jobs/a"}
+    world.create("b")
+    assert world.lease(STATIC[0], {}).job == "projects/default/jobs/b"
 
 
 def test_kinds_that_do_not_fit_together_take_turns(make_world):

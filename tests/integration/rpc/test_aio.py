@@ -227,9 +227,12 @@ async def test_health_is_open_and_tells_draining(world: Any) -> None:
         drained.append("told")
 
     server.on_drain(tell)
-    async with open_aio_channel(server.address) as channel:
+    async with open_aio_channel(server.address) as channel, open_aio_channel(server.address, "pod-token") as pod:
         health = health_pb2_grpc.HealthStub(channel)
         assert (await health.Check(health_pb2.HealthCheckRequest(service=world.service))).status == SERVING
+        await server.set_ready(False)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status != SERVING
+        assert await world.Stub(pod).unary(b"hello") == b"pod  0", "calls are answered all the same"
         with pytest.raises(PodracerError, match="not found"):  # only Check is served
             await health.Watch(health_pb2.HealthCheckRequest(service=world.service)).read()
         await asyncio.wait_for(server.drain(1.0), 30.0)

@@ -54,7 +54,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[di
     audit.write_audit_log(tmp_path / "audit.log")
 
     def lines() -> list[dict[str, str]]:
-        text = (tmp_path / "audit.log").read_text()
+        text = "".join((tmp_path / name).read_text() for name in ("audit.log.1", "audit.log"))
         assert SECRET not in text
         return [json.loads(line) for line in text.splitlines()]
 
@@ -86,6 +86,7 @@ async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dic
         await call(anna, "CreateJob", jobs.CreateJobRequest(parent="projects/a", request_id=SECRET))
         await call(anna, "CancelJob", jobs.CancelJobRequest(name="projects/a/jobs/missing"))
         await call(anna, "CancelJob", jobs.CancelJobRequest(name="projects/b/jobs/j"))
+        (tmp_path / "audit.log").rename(tmp_path / "audit.log.1")  # as what rotates logs does
         await call("plain", "CancelJob", jobs.CancelJobRequest(name="projects/b/jobs/\n\x1b[2J"))
         await call(anna, "Upload", header)
         await call(anna, "GetJob", jobs.GetJobRequest(name="projects/a/jobs/j"))
@@ -105,6 +106,13 @@ async def test_each_act_leaves_a_line(tmp_path: Path, log: Callable[[], list[dic
         (f"{job}CancelJob", "", "PERMISSION_DENIED", "PERMISSION_REFUSED"),  # refused before it is read
     ]
     assert all(line["peer"].startswith("ipv4:127.0.0.1:") and line["time"].startswith("20") for line in log())
+
+
+def test_without_a_file_they_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(audit.logger, "propagate", True)  # and as before afterwards
+    audit.write_audit_log(None)
+    audit.logger.info("a line")
+    assert capsys.readouterr().err == "a line\n"
 
 
 def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:

@@ -161,15 +161,26 @@ def test_says_why_a_server_that_is_there_does_not_serve(code: str, answering: Ca
         open_store(URL, settings).check()
 
 
-def test_takes_the_keys_that_aws_gives_a_container(
-    s3_server: S3Server, answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["variables", "file", "container"])
+def test_takes_the_first_keys_that_aws_gives(
+    place: str, s3_server: S3Server, answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    keys = {"AccessKeyId": ACCESS_KEY, "SecretAccessKey": SECRET_KEY, "Token": "", "Expiration": later}
-    endpoint = answering(200, json.dumps(keys), "application/json")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+    """Those of the places after it are wrong."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    if place == "variables":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    if place != "container":
+        secret = SECRET_KEY if place == "file" else "wrong"
+        lines = f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n"
+        (tmp_path / "credentials").write_text(lines)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    secret = SECRET_KEY if place == "container" else "wrong"
+    keys = {"AccessKeyId": ACCESS_KEY, "SecretAccessKey": secret, "Token": "", "Expiration": later}
+    endpoint = answering(200, json.dumps(keys), "application/json")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint}/v1/credentials")
     store = open_store(URL, S3Settings(s3_server.endpoint, attempts=1))
     store.put("key", b"x")

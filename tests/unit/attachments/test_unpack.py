@@ -43,6 +43,11 @@ def test_folders_in_an_archive_come_by_themselves(tmp_path: Path) -> None:
     assert (target / "a" / "b.py").read_bytes() == b"1"
 
 
+def test_a_program_does_not_run_as_its_owner(tmp_path: Path) -> None:
+    target = unpacked(make_zip(("run.sh", b"1"), kind=stat.S_IFREG | stat.S_ISUID | 0o755), tmp_path)
+    assert stat.S_IMODE((target / "run.sh").stat().st_mode) == 0o555
+
+
 def _encrypted() -> bytes:
     packed = bytearray(make_zip(("a.py", b"1")))
     for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

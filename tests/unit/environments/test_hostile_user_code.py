@@ -83,6 +83,13 @@ def test_an_exception_without_words(hostile: Hostile, where: str) -> None:
     assert "in _misbehave" in caught.value.user_traceback
 
 
+def test_a_message_of_megabytes_is_cut(hostile: Hostile) -> None:
+    with pytest.raises(UserCodeFailed, match="raised ValueError: xxx") as caught:
+        hostile("raise much", "construction")
+    assert len(caught.value.message) < 3_000
+    assert len(caught.value.user_traceback) < 30_000
+
+
 def test_an_exception_in_close_is_printed(hostile: Hostile, capfd: pytest.CaptureFixture[str]) -> None:
     environment = hostile("raise", "close")
     environment.reset(torch.arange(2))

@@ -109,6 +109,8 @@ class Hostile(Counter):
         match self._what:
             case "raise":
                 raise _Unspeakable
+            case "raise much":
+                raise ValueError("x" * 50_000_000)
             case "exit":
                 os._exit(7)
             case "segfault":

@@ -17,8 +17,9 @@ def test_names_are_taken_apart():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "jobs/j", "projects/p/jobs/", "projects/p/jobs/J", "projects/p/jobs/../x", "projects/p/jobs/j/", "x" * 999],
-)
+    ["", "jobs/j", "projects/p/jobs/", "projects/p/jobs/J", "projects/p/jobs/../x", "projects/p/jobs/j/", "x" * 999,
+     "projects/p/jobs/x\x1b[31m", "projects/p/jobs/<script>", "projects/p/jobs/x\u202e", "projects/p/jobs/j\n"],
+)  # fmt: skip
 def test_a_malformed_name_is_refused_with_the_form_that_is_expected(text):
     with pytest.raises(InvalidInput, match="projects/p/jobs/j") as caught:
         names.parse("job", text)
