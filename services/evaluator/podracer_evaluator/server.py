@@ -54,12 +54,14 @@ class EvaluatorConfig(PodSettings):
 def create_evaluator_server(config: EvaluatorConfig, work: WorkQueue, stop: threading.Event) -> RpcServer:
     """A bound server whose computations run in the thread that runs `work`; `stop` cancels long ones."""
     service = EvaluatorService(work, config, config.file_cache(), stop)
+    authorizer = Authorizer(methods_of("evaluator"), TokenFiles(config.tokens))
     server = create_server(
         config.listen,
         [partial(evaluator_service_pb2_grpc.add_EvaluatorServiceServicer_to_server, service)],
-        Authorizer(methods_of("evaluator"), TokenFiles(config.tokens)),
+        authorizer,
         config.server_options(),
     )
+    authorizer.accept_shown("evaluator", config.advertise or server.address)
     server.on_drain(service.drain)
     return server
 

@@ -38,8 +38,6 @@ class LearnerConfig(PodSettings):
                      this user's in the folder for temporary files
     spool_size       its size limit
     store_patience   how long to wait for an unavailable store that is required
-    advertise        address at which other learners reach this one. Unset: where it listens, with this host's name
-                     for a wildcard address (0.0.0.0)
     """
 
     orchestrator: str
@@ -58,7 +56,6 @@ class LearnerConfig(PodSettings):
     spool_dir: Path | None = None
     spool_size: ByteSize = 8 << 30
     store_patience: Seconds = 300.0
-    advertise: str = ""
 
     def spool_folder(self) -> Path:
         """The parent of folders for checkpoints on their way to the store."""

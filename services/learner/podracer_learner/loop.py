@@ -97,6 +97,7 @@ class LeaseLoop:
         self, lease: pod_service_pb2.Lease, received_at: float, used_before: float, stop: threading.Event
     ) -> None:
         logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
+        self._peers.shown.lease = lease.name
         guard = LeaseGuard(lease.name, lease.fence)
         control = LeaseControl(self._stub, lease, guard)
         renewal = Renewal(control, guard, seconds_from_duration(lease.term))
@@ -128,6 +129,7 @@ class LeaseLoop:
             control.release(problem_message(PodracerError(f"unexpected error: {error!r}"), detail))
             self._count(lease, "failed")
         finally:
+            self._peers.shown.lease = ""
             store.close()
             renewal.stop()
             if renewal.action == pod_service_pb2.LEASE_ACTION_DRAIN:

@@ -9,14 +9,15 @@ import grpc
 
 from podracer.evaluator.v1 import evaluator_service_pb2_grpc
 from podracer_core.rpc.channel import open_channel
+from podracer_core.rpc.shown_tokens import ShownTokens
 from podracer_core.rpc.tokens import FileToken
 from podracer_learner.config import LearnerConfig
 from podracer_learner.workers.discovery import WorkerDirectory
 
 
 class Peers:
-    """`workers` finds workers by the settings; `evaluators` are in the order in which they are tried; tensors may be
-    shared through `folder`."""
+    """`workers` finds workers by the settings; `evaluators` are in the order in which they are tried; `shown` makes
+    their tokens; tensors may be shared through `folder`."""
 
     def __init__(self, config: LearnerConfig) -> None:
         """Connects at the first call. Raises InvalidInput for a malformed address or a missing token."""
@@ -24,9 +25,12 @@ class Peers:
         self.folder = config.shared_folder()
         self._to_learners = config.channel_options("learner")
         self.orchestrator = open_channel(config.orchestrator, token, config.channel_options("orchestrator"))
-        self.workers = WorkerDirectory(config.workers, token, config.channel_options("worker"))
+        self.shown = shown = ShownTokens(token)
+        self.workers = WorkerDirectory(config.workers, shown, config.channel_options("worker"))
         to_evaluators = config.channel_options("evaluator")
-        self._evaluator_channels = [open_channel(address, token, to_evaluators) for address in config.evaluators]
+        self._evaluator_channels = [
+            open_channel(address, shown.at("evaluator", address), to_evaluators) for address in config.evaluators
+        ]
         self.evaluators = [
             evaluator_service_pb2_grpc.EvaluatorServiceStub(channel) for channel in self._evaluator_channels
         ]

@@ -42,12 +42,14 @@ class WorkerConfig(PodSettings):
 def create_worker_server(config: WorkerConfig, work: WorkQueue) -> RpcServer:
     """A bound server whose sessions compute in the thread that runs `work`."""
     service = WorkerService(work, config.max_sessions, config.device, config.file_cache(), config.shared_folder())
+    authorizer = Authorizer(methods_of("worker"), TokenFiles(config.tokens))
     server = create_server(
         config.listen,
         [partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, service)],
-        Authorizer(methods_of("worker"), TokenFiles(config.tokens)),
+        authorizer,
         config.server_options(),
     )
+    authorizer.accept_shown("worker", config.advertise or server.address)
     server.on_drain(service.drain)
     return server
 

@@ -27,7 +27,7 @@ TOKENS = {
     "orchestrator": {"client", "pod", "control"},
     "leaderboard": {"client", "control"},
     "learner": {"pod"},
-    "sidecar": {"pod"},
+    "sidecar": {"pod", "pod_keys"},
     "policy": {"client", "control"},
     "client": {"client"},
 }

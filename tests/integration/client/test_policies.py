@@ -23,10 +23,12 @@ from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.jobs.job import Job
 from podracer_client.policies.folders import policy_folders
 from podracer_client.policies.recording import film
+from podracer_client.policies.trust import Trust
 from podracer_client.servers.connection import Connection
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.spaces import to_json
 from podracer_core.checkpoint import (
     POLICY_GROUPS,
@@ -240,6 +242,34 @@ def test_a_page_runs_no_code_that_comes_from_a_server(tmp_path: Path, monkeypatc
         film(str(foreign), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
     with pytest.raises(pytest.fail.Exception, match="reached"):
         film(str(own), FakeClient([]), tmp_path / "runs")  # type: ignore[arg-type]
+
+
+def test_code_of_a_server_runs_after_one_question_for_each_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = StoredFile("projects/p/artifacts/theirs/code.zip", "c" * 64, 3)
+    trust = Trust(tmp_path / "runs")
+    with pytest.raises(InvalidInput, match=r"code of the server: projects/p/artifacts/theirs, .* --trust"):
+        trust.require(code)
+    answers = iter([False, True])
+    monkeypatch.setattr("typer.confirm", lambda text, err: next(answers))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    with pytest.raises(InvalidInput, match="--trust"):
+        trust.require(code)
+    for _ in range(2):
+        trust.require(code)
+    other = replace(code, sha256="d" * 64)
+    Trust(tmp_path / "runs", given=True).require(other)
+    trust.require(other)
+    checkpoint = tmp_path / "foreign"
+    metadata = {"environment": EnvironmentSpec(entry_point="a:B", code=replace(code, sha256="e" * 64)).to_metadata()}
+    write_files(checkpoint, {"manifest.json": Manifest((), metadata, {}).to_json()})
+    monkeypatch.setattr("typer.confirm", lambda text, err: False)
+    for command in (("evaluate",), ("video", "-o", "x.mp4")):
+        refused = podracer(*command, checkpoint, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "--trust" in refused.stderr
 
 
 def test_a_video_for_a_page_is_short_and_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,7 +75,7 @@ async def test_the_migrations_make_the_tables(url: str, package: str, metadata: 
     engine.dispose()
 
 
-async def test_a_server_with_a_certificate_of_another_authority_is_refused(postgresql: PostgresServer, url: str) -> None:
+async def test_a_certificate_of_another_authority_is_refused(postgresql: PostgresServer, url: str) -> None:
     ours, others = (
         f"{url}?sslmode=verify-full&sslrootcert={postgresql.folder.parent}/{place}/tls/ca/ca.pem"
         for place in ("secrets", "others")

@@ -8,7 +8,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from podracer.common.v1 import environment_pb2, file_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer.orchestrator.v1 import pod_service_pb2
 from podracer.worker.v1 import worker_service_pb2, worker_service_pb2_grpc
+from podracer_client.local import machine
 from podracer_core.attachments.pack import pack_code
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.catalogue.messages import environment_to_message, file_to_message
 from podracer_core.checkpoint import load_checkpoint
+from podracer_core.environments.processes import launcher
 from podracer_core.environments.processes.box import missing
 from podracer_core.errors import (
     DataCorrupted,
@@ -191,6 +194,62 @@ def test_code_gets_at_nothing_of_its_pod(pod: Any, tmp_path: Path) -> None:
     problem = inspected(pod, environment).problem
     assert problem.message.endswith("ValueError: ['PODRACER_ENVIRONMENT_INDEX']")
     wait_until(lambda: not _running(kwargs["cache"]), 60, "the end of what it has started")
+
+
+@pytest.fixture
+def without_landlock(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
+    """A thread whose processes have no Landlock: a filter refuses it, as the profile of a container may."""
+
+    monkeypatch.setattr("support.services.warm_start.is_running", lambda: False)  # forks would be of another process
+
+    def refuse() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launcher, "_REFUSED", {"landlock_create_ruleset": (444, 444)})
+            launcher._set(launcher._NO_NEW_PRIVILEGES, 1)
+            launcher._refuse_calls(network=True)
+
+    with ThreadPoolExecutor(1, initializer=refuse) as thread:
+        yield thread
+
+
+LEAVES_ONE = """
+import subprocess, sys
+import gymnasium
+class Leaves(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+    def __init__(self, word):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word], start_new_session=True)
+    def reset(self, **_):
+        return self.observation_space.sample() * 0, {}
+    def step(self, action):
+        return self.observation_space.sample() * 0, 1.0, False, False, {}
+"""
+
+
+@pytest.mark.skipif(bool(missing()), reason="this machine lacks a part of the box")
+def test_a_split_pod_without_landlock_warns_once_and_ends_what_code_starts(
+    lab: Any, without_landlock: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    without_landlock.submit(lab.start_split).result()
+    environment = lab.put_code(write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves")
+    environment.kwargs.update({"word": f"{lab.folder}/left-behind"})
+    for _ in range(2):
+        assert inspected(lab, environment).inspect.description.action_space.discrete.n == 2
+    wait_until(lambda: not _running(f"{lab.folder}/left-behind"), 60, "the end of what it has started")
+    assert lab.log("evaluator").count("this machine lacks Landlock (Linux 5.13), which shuts files") == 1
+    (finding,) = without_landlock.submit(lambda: list(machine._box())).result()
+    assert "Landlock (Linux 5.13)" in str(finding)
+
+
+@pytest.mark.skipif(bool(missing()), reason="this machine lacks a part of the box")
+def test_a_fused_pod_without_landlock_refuses_users_code_whatever_is_allowed(
+    lab: Any, without_landlock: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    without_landlock.submit(lab.start_learner, allow_user_code="true").result()
+    environment = lab.put_code(write_files(tmp_path / "code", {"leaves.py": LEAVES_ONE}), "leaves:Leaves")
+    problem = inspected(lab, environment).problem
+    assert problem.reason == "USER_CODE_NOT_ALLOWED"
+    assert "use the split layout, or allow it (PODRACER_ALLOW_USER_CODE, on Linux with Landlock)" in problem.message
 
 
 def _running(word: str) -> list[psutil.Process]:

@@ -31,6 +31,7 @@ from podracer_core.errors import PreconditionFailed, Unavailable
 from podracer_core.rpc.auth import Authorizer, methods_of
 from podracer_core.rpc.channel import ChannelOptions
 from podracer_core.rpc.server import create_server
+from podracer_core.rpc.shown_tokens import ShownTokens
 from podracer_core.rpc.tokens import FileToken, Role, TokenFiles, create_tokens
 from podracer_core.rpc.work_queue import WorkQueue
 from podracer_core.service.build import own_build
@@ -134,7 +135,9 @@ class Pod:
         return worker
 
     def directory(self, *names: str, **resolving: Callable[[str, int], list[str]]) -> WorkerDirectory:
-        return WorkerDirectory(names, FileToken(self.tokens / "pod"), ChannelOptions(allow_insecure=True), **resolving)
+        return WorkerDirectory(
+            names, ShownTokens(FileToken(self.tokens / "pod")), ChannelOptions(allow_insecure=True), **resolving
+        )
 
     def source(self, *names: str, directory: WorkerDirectory | None = None, **plan: Any) -> RemoteSource:
         directory = directory or self.directory(*names)
@@ -412,9 +415,9 @@ def test_a_worker_of_another_build_is_left_out_with_both_named(
     refusing = Refusing()
     roles = dict.fromkeys(methods_of("worker"), (Role.POD,))
     register = partial(worker_service_pb2_grpc.add_WorkerServiceServicer_to_server, refusing)
-    with create_server(
-        f"unix://{pod.folder}/other.sock", [register], Authorizer(roles, TokenFiles(pod.tokens))
-    ) as server:
+    authorizer = Authorizer(roles, TokenFiles(pod.tokens))
+    authorizer.accept_shown("worker", f"unix://{pod.folder}/other.sock")
+    with create_server(f"unix://{pod.folder}/other.sock", [register], authorizer) as server:
         source = pod.source(server.address, pod.worker().address)
         pod.train_until(source, lambda rollout: rollout.live_envs == ENVS)
         time.sleep(0.3)

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,42 @@ def test_archives_are_unpacked_once(cache: FileCache, root: Path) -> None:
         assert held.path == again.path == root / f"{file.sha256}-code"
         assert (held.path / "a.py").read_bytes() == b"1"
     assert drafts(root) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda code: rewrite(code / "pkg" / "b.py", b"2"),
+        lambda code: rewrite(code / "pkg" / "b.py", content("x") + b"2"),
+        lambda code: (code / "numpy.py").write_bytes(b"2"),
+        lambda code: (code / "pkg" / "__pycache__").mkdir(),
+        lambda code: (code / "pkg" / "b.py").unlink(),
+        lambda code: (code / "pkg" / "b.py").rename(code / "b.py"),
+        lambda code: [(code / "pkg").rename(code / ".." / "b"), (code / "pkg").symlink_to(code / ".." / "b")],
+        lambda code: [(code / "empty").unlink(), os.mkfifo(code / "empty")],
+        lambda code: rewrite(next(code.parent.glob("*.zip")), b"2"),
+    ],
+)
+def test_what_an_earlier_session_has_changed_is_not_handed_out(
+    cache: FileCache, change: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    packed = make_zip(("a.py", b"1"), ("empty", b""), ("pkg/b.py", content("x")))
+    file = add(cache, packed, "code.zip")
+    with cache.hold_unpacked(file) as held:
+        change(held.path)
+    if not has(cache, file):
+        add(cache, packed, "code.zip")
+    with cache.hold_unpacked(file) as again:
+        found = {path.relative_to(again.path).as_posix() for path in again.path.rglob("*")}
+        assert found == {"a.py", "empty", "pkg", "pkg/b.py"}
+        assert (again.path / "pkg" / "b.py").read_bytes() == content("x")
+    assert len(caplog.messages) == 1
+    assert "was changed" in caplog.text
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    path.chmod(0o600)
+    path.write_bytes(data)
 
 
 def test_unpacked_code_counts_and_goes_too(cache: FileCache, root: Path) -> None:

@@ -23,8 +23,12 @@ CUDA_IPC = tensor_pb2.CARRIER_KIND_CUDA_IPC
 PAYLOAD = Payload(size_bytes=1 << 20, tensor_count=10, in_flight=2)
 
 
-def endpoint(folder: Path, **fields: object) -> Endpoint:
-    return Endpoint(SharedFolder(folder), sends=True, **fields)  # type: ignore[arg-type]
+def endpoint(folder: Path, *, sends: bool = True, **fields: object) -> Endpoint:
+    return Endpoint(SharedFolder(folder), sends, **fields)  # type: ignore[arg-type]
+
+
+def receiving(folder: Path) -> Endpoint:
+    return endpoint(folder, sends=False)
 
 
 def agree(
@@ -36,26 +40,35 @@ def agree(
     return choice, offering.settle(choice), answered
 
 
-def test_one_folder_means_shared_memory_and_no_file_stays(tmp_path: Path) -> None:
-    choice, opened, answered = agree(endpoint(tmp_path), endpoint(tmp_path))
+@pytest.mark.parametrize("opener_sends", [False, True])
+def test_one_folder_means_shared_memory_in_a_file_of_the_sender(tmp_path: Path, opener_sends: bool) -> None:
+    """Each has a folder of its own beside the other's; no file stays."""
+    folders = {sends: tmp_path / str(sends) for sends in (False, True)}
+    for folder in folders.values():
+        folder.mkdir()
+    ends = [endpoint(folders[sends], sends=sends) for sends in (opener_sends, not opener_sends)]
+    choice, *stagings = agree(*ends)
     assert choice.kind == SHARED_MEMORY
     assert choice.slot_count == 2
     assert choice.slot_size_bytes >= 1 << 20
-    assert opened is not None
-    assert answered is not None
-    assert not list(tmp_path.iterdir())
-    place = Place(0, 0, 1 << 20, 1)
-    opened.write(place, torch.full((1 << 20,), 5, dtype=torch.uint8))
-    answered.read(place, found := torch.zeros(1 << 20, dtype=torch.uint8))
+    writer, reader = reversed(stagings) if not opener_sends else stagings
+    assert writer is not None
+    assert reader is not None
+    assert [path.parent for path in tmp_path.glob("*/*")] == ([folders[True]] if opener_sends else [])
+    place, message = Place(0, 0, 1 << 20, 1), tensor_pb2.Tensor()
+    writer.write(place, torch.full((1 << 20,), 5, dtype=torch.uint8))
+    writer.refer(message, place)
+    reader.read(reader.place_of(message), found := torch.zeros(1 << 20, dtype=torch.uint8))
     assert found.eq(5).all()
-    answered.close()
+    assert not list(tmp_path.glob("*/*"))
+    writer.close()
 
 
 def test_two_folders_of_one_name_mean_inline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As two containers that both call theirs /dev/shm."""
     for name in ("one/here", "other/there"):
         (tmp_path / name).mkdir(parents=True)
-    choice, opened, answered = agree(endpoint(tmp_path / "one/here"), endpoint(tmp_path / "other/there"))
+    choice, opened, answered = agree(receiving(tmp_path / "one/here"), endpoint(tmp_path / "other/there"))
     assert (choice.kind, opened, answered) == (INLINE, None, None)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not caplog.messages, "that is nothing to complain about"
@@ -114,7 +127,7 @@ def test_a_full_folder_falls_back_to_inline_and_says_so_once(
     monkeypatch.setattr(os, "posix_fallocate", almost_full)
     answerer = endpoint(tmp_path)
     for size in (1 << 20, 2 << 20, 3 << 20):
-        choice, opened, answered = agree(endpoint(tmp_path), answerer, Payload(size, 10, 1))
+        choice, opened, answered = agree(receiving(tmp_path), answerer, Payload(size, 10, 1))
         assert (choice.kind, opened, answered) == (INLINE, None, None)
     assert len(caplog.messages) == 1
     assert "shared memory cannot be used" in caplog.messages[0]
@@ -145,7 +158,7 @@ def test_a_choice_that_was_not_offered_or_cannot_be_had_is_refused(tmp_path: Pat
     }
     for problem, choice in choices.items():
         with pytest.raises(CarrierFailed, match=problem):
-            CarrierOffering(endpoint(tmp_path)).settle(choice)
+            CarrierOffering(receiving(tmp_path)).settle(choice)
         assert not list(tmp_path.iterdir()), "the offer is taken back"
 
 

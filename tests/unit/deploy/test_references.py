@@ -152,7 +152,7 @@ def test_the_tokens_are_those_of_the_role(secrets: Mapping[str, Any], tmp_path: 
         "orchestrator": {"client", "pod", "control"},
         "leaderboard": {"client", "control"},
         "learner": {"pod"},
-        "sidecar": {"pod"},
+        "sidecar": {"pod", "pod_keys"},
         "policy": {"client", "control"},
         "client": {"client"},
     }

@@ -57,6 +57,10 @@ FiguresFolder = Annotated[
     Path | None,
     typer.Option("--figures", metavar="DIR", help="Write every figure as SVG and PNG too.", show_default=False),
 ]
+Trusted = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the code of the policy's environment, which comes from the server, unasked."),
+]
 StateFolderOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The state folder.")]
 MaxPods = Annotated[
     int, typer.Option(min=0, metavar="N", help="The most pods to run. 0: as many as the machine has room for.")

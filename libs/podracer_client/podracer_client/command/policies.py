@@ -16,6 +16,7 @@ from podracer_client.command.options import (
     Policies,
     ServerOptions,
     Settings,
+    Trusted,
     with_server,
 )
 from podracer_client.display.output import write_json
@@ -42,6 +43,7 @@ def evaluate(
         ),
     ] = 0,
     settings: Settings = None,
+    trust: Trusted = False,
     json: Json = False,
 ) -> None:
     """Evaluate a policy on the episodes that judged it, on fresh ones, or in a changed environment. An ensemble is
@@ -51,6 +53,7 @@ def evaluate(
     from podracer_client.policies.environment import bring_files, changed_environment, parsed_arguments
     from podracer_client.policies.evaluation import evaluate_alone, evaluate_together
     from podracer_client.policies.folders import stored_policies
+    from podracer_client.policies.trust import Trust
 
     arguments = parsed_arguments(settings or ())
     with (
@@ -58,7 +61,7 @@ def evaluate(
         private_evaluator() as evaluator,
     ):
         folders = [each.folder for each in stored]
-        bring_files(evaluator, folders[0], server.connect)
+        bring_files(evaluator, folders[0], server.connect, Trust(server.folder, trust))
         changed = changed_environment(folders[0], arguments)
         if len(folders) > 1:
             found = evaluate_together(evaluator, folders, rule=rule, episodes=episodes, environment=changed)

@@ -15,6 +15,7 @@ from podracer_client.command.options import (
     Policies,
     ServerOptions,
     Settings,
+    Trusted,
     with_server,
 )
 from podracer_client.display.output import write_json
@@ -44,6 +45,7 @@ def video(
         typer.Option(min=0, max=100_000, metavar="N", help="The most steps to film. 0: 10,000.", show_default=False),
     ] = 0,
     settings: Settings = None,
+    trust: Trusted = False,
     json: Json = False,
 ) -> None:
     """Film one episode of a policy or an ensemble. Needs an environment that draws pictures."""
@@ -60,6 +62,7 @@ def video(
         *(policies, output, server.connect, server.folder),
         best=ensemble,
         arguments=arguments,
+        trusted=trust,
         ensemble=rule,
         seed=seed,
         step_limit=steps,

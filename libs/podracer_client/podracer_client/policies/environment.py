@@ -13,6 +13,7 @@ from podracer.common.v1 import environment_pb2
 from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_grpc
 from podracer_client.jobs.client import Client
 from podracer_client.local.reading import Connect
+from podracer_client.policies.trust import Trust
 from podracer_core.attachments.transfer import put_file
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
@@ -27,12 +28,21 @@ _DIGITS = 16
 """Digits of the SHA-256 in the name under which replaced content is kept (`UploadHeader.replace`)."""
 
 
-def bring_files(evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub, checkpoint: Path, connect: Connect) -> None:
+def bring_files(
+    evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub,
+    checkpoint: Path,
+    connect: Connect,
+    trust: Trust = Trust(),  # noqa: B008 - it cannot change
+) -> None:
     """Send an evaluator the files of the environment of the checkpoint in a folder.
 
-    They come from the object store that contains the folder, else from a server. Raises NotFound if neither has them.
+    They come from the object store that contains the folder, else from a server. Raises NotFound if neither has them,
+    InvalidInput for a server's code that is not trusted.
     """
-    for file in trained_environment(checkpoint).stored_files:
+    environment = trained_environment(checkpoint)
+    for file in environment.stored_files:
+        if file == environment.code and not _beside(file, checkpoint):
+            trust.require(file)
         with _local_copy(file, checkpoint, connect) as path:
             put_file(evaluator.PutFile, evaluator_service_pb2.PutFileRequest, file, path)
 
@@ -75,10 +85,14 @@ def changed_environment(checkpoint: Path, arguments: Mapping[str, Any]) -> envir
     return environment_to_message(with_arguments(trained_environment(checkpoint), arguments))
 
 
+def _beside(file: StoredFile, checkpoint: Path) -> list[Path]:
+    """The file in the object store that contains the checkpoint's folder."""
+    return [folder / file.key for folder in checkpoint.parents if (folder / file.key).is_file()]
+
+
 @contextmanager
 def _local_copy(file: StoredFile, checkpoint: Path, connect: Connect) -> Iterator[Path]:
-    beside = [folder / file.key for folder in checkpoint.parents if (folder / file.key).is_file()]
-    if beside:
+    if beside := _beside(file, checkpoint):
         yield beside[0]
         return
     with tempfile.TemporaryDirectory(prefix="podracer-environment-") as folder:

@@ -20,6 +20,7 @@ from podracer_client.policies.evaluation import sources
 from podracer_client.policies.folders import policy_folders
 from podracer_client.policies.hub import require_harmless
 from podracer_client.policies.pieces import write_pieces
+from podracer_client.policies.trust import Trust
 from podracer_client.servers.connection import DEFAULT_FOLDER
 from podracer_core.errors import DeadlineExpired, InvalidInput
 
@@ -40,17 +41,19 @@ def record(
     best: int = 0,
     arguments: Mapping[str, Any] | None = None,
     only_own_code: bool = False,
+    trusted: bool = False,
     timeout_s: float = _TIMEOUT_S,
     **wanted: Any,
 ) -> evaluator_service_pb2.VideoHeader:
     """Film one episode of policies, named as in `policy_folders`, into `output`, whose ending (a key of FORMATS) says
-    in which form; `best` as there. `only_own_code`: see `film`. `wanted` are more fields of RecordVideoRequest."""
+    in which form; `best` as there. `only_own_code`: see `film`; `trusted`: see `Trust`. `wanted` are more fields of
+    RecordVideoRequest."""
     with policy_folders(policies, best, connect, state_folder) as folders:
         own = StateFolder.objects_of(state_folder or DEFAULT_FOLDER).resolve()
         if only_own_code and not folders[0].resolve().is_relative_to(own):
             require_harmless(folders[0], "the job", f"use `podracer video {policies[0]}`")
         with private_evaluator() as evaluator:
-            bring_files(evaluator, folders[0], connect)
+            bring_files(evaluator, folders[0], connect, Trust(state_folder, trusted))
             environment = changed_environment(folders[0], arguments or {})
             request = evaluator_service_pb2.RecordVideoRequest(
                 checkpoints=sources(folders), environment=environment, format=FORMATS[output.suffix], **wanted

@@ -1,7 +1,7 @@
 """The Secrets of a deployment on Kubernetes, made by a program in the cluster.
 
 podracer-tokens            the tokens themselves, from which the others are made again where one is deleted; from it
-                           public_keys and revoked of signed tokens are kept up to date in all of them
+                           the files for signed tokens are kept up to date in all of them
 podracer-authority         signs the certificates (tls.crt, tls.key)
 podracer-tokens-<role>     the tokens that a role is given (`deployment.py`)
 podracer-tls-<role>        its certificate; podracer-tls-store is that of the cluster's own object store
@@ -30,6 +30,7 @@ from podracer_client.secrets.deployment import Authority, role_secrets
 from podracer_core.errors import AlreadyExists, InvalidInput, NotFound, PodracerError, Unavailable
 from podracer_core.kubernetes.api import ClusterApi
 from podracer_core.rpc.backoff import Backoff
+from podracer_core.rpc.shown_tokens import POD_KEYS
 from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY
 
@@ -46,6 +47,7 @@ _ROLES = ("orchestrator", "leaderboard", "learner", "policy", "client")
 _CERTIFIED = (*_ROLES, "store")
 _FORMER = {"client": "orchestrator", "control": "orchestrator", "pod": "learner"}
 """Role whose Secret holds each token itself in a deployment whose Secrets were made in another way."""
+_CURRENT = (PUBLIC_KEYS, REVOKED, POD_KEYS)
 _FILES = {"ca.crt": CA, "tls.crt": CERTIFICATE, "tls.key": KEY}
 
 Data = Mapping[str, bytes]
@@ -63,7 +65,7 @@ class ClusterSecrets:
         tokens = self._ensure("podracer-tokens", self._make_tokens)
         for role, name in [*((role, role) for role in _ROLES), ("worker", "sidecar")] if tokens else ():
             found = self._ensure(f"podracer-tokens-{name}", partial(_tokens_of, role, tokens))
-            current = {key: value for key, value in _tokens_of(role, tokens).items() if key in (PUBLIC_KEYS, REVOKED)}
+            current = {key: value for key, value in _tokens_of(role, tokens).items() if key in _CURRENT}
             if found and not current.items() <= found.items():
                 self._api.patch("secrets", f"podracer-tokens-{name}", {"data": _encoded(current)})
         for name in ("podracer-s3", "podracer-minio"):

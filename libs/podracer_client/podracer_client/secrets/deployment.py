@@ -26,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podracer_client.files import write_private
 from podracer_core.errors import InvalidInput
+from podracer_core.rpc.shown_tokens import POD_KEYS, public_key
 from podracer_core.rpc.signed_tokens import PUBLIC_KEYS, REVOKED
 from podracer_core.rpc.tls import CA, CERTIFICATE, KEY, role_name
 from podracer_core.rpc.tokens import create_secret_file, create_tokens, hash_tokens
@@ -122,7 +123,11 @@ def fill_role_folders(folder: Path) -> list[Path]:
 def role_secrets(role: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files of a role by path, without its certificate."""
     known, paths = _KNOWN.get(role, ()), [path for path in _GIVEN[role] if path in contents]
-    return {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
+    given = {path: hash_tokens(contents[path].decode()).encode() if path in known else contents[path] for path in paths}
+    if role in ("worker", "evaluator") and "tokens/pod" in contents:
+        words = [line.split()[0] for line in contents["tokens/pod"].decode().splitlines() if line.strip()]
+        given[f"tokens/{POD_KEYS}"] = "".join(f"{public_key(word)}\n" for word in words).encode()
+    return given
 
 
 def _load_or_create(folder: Path) -> Authority:

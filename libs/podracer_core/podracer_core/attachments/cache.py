@@ -2,8 +2,9 @@
 
     <root>                  `podracer-<user id>` in the given folder, owned by this user: a cluster's volume is root's,
                             and open to a group
-    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified on arrival, then never written again
-    <root>/<sha256>-code/   an archive's files
+    <root>/<sha256>.csv     a data set, <sha256>.zip a code archive: verified on arrival and whenever it is handed out
+    <root>/<sha256>-code/   an archive's files, compared with the archive whenever they are handed out: on a machine
+                            without a whole box, code of an earlier session may have changed them
     <root>/.drafts/         entries that are being written or removed
     <root>/.lock            held while entries are added or removed
 
@@ -18,18 +19,21 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 from podracer_core.attachments.limits import mebibytes
-from podracer_core.attachments.unpack import announced_bytes, unpack_code
+from podracer_core.attachments.unpack import announced_bytes, is_unpacked, unpack_code
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import DataCorrupted, Exhausted, PermissionRefused, PodracerError, Unavailable
+
+logger = logging.getLogger(__name__)
 
 _DRAFTS, _LOCK = ".drafts", ".lock"
 _OPENING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -69,7 +73,7 @@ class FileCache:
         """The file, or None if it is not in the cache."""
         with self._mapped_errors():
             self._open_root()
-            return self._hold(self._root / file.local_name)
+            return self._hold(self._root / file.local_name, lambda held: _has_hash(held, file.sha256))
 
     def add(self, file: StoredFile, chunks: Iterable[bytes]) -> Held:
         """Add the file's bytes. Raises DataCorrupted if they do not match its hash and size."""
@@ -82,8 +86,6 @@ class FileCache:
                         break
                     digest.update(chunk)
                     target.write(chunk)
-                target.flush()
-                os.fsync(target.fileno())
             if (received, digest.hexdigest()) != (file.size_bytes, file.sha256):
                 raise DataCorrupted(
                     f"{file.key} has {received} bytes with SHA-256 {digest.hexdigest()}, expected {file.size_bytes} "
@@ -99,17 +101,18 @@ class FileCache:
         """
         name = f"{file.sha256}-code"
         with self._mapped_errors():
-            self._open_root()
-            if (folder := self._hold(self._root / name)) is not None:
-                return folder
-            archive = self._hold(self._root / file.local_name)
-            if archive is None:
+            if (archive := self.hold(file)) is None:
                 return None
-            with archive, self._draft(announced_bytes(archive.path), is_folder=True) as draft:
-                unpack_code(archive.path, draft.path)
-                return self._publish(draft, name)
+            with archive:
+                folder = self._hold(self._root / name, lambda held: is_unpacked(archive.path, held.path))
+                if folder is not None:
+                    return folder
+                with self._draft(announced_bytes(archive.path), is_folder=True) as draft:
+                    unpack_code(archive.path, draft.path)
+                    return self._publish(draft, name)
 
-    def _hold(self, path: Path) -> Held | None:
+    def _hold(self, path: Path, is_whole: Callable[[Held], bool] = lambda _: True) -> Held | None:
+        """The entry; one that is not whole any more is removed."""
         while True:
             try:
                 descriptor = _open(path)
@@ -120,7 +123,12 @@ class FileCache:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(descriptor)):
                     os.utime(descriptor)  # it has been used now
-                    return held
+                    if is_whole(held):
+                        return held
+                    logger.warning("%s was changed after it had been brought here; it is made again", path)
+                    with self._alone():
+                        if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                            self._bury(path)
             held.close()  # it was removed while we opened it
 
     @contextlib.contextmanager
@@ -207,12 +215,15 @@ class FileCache:
         except BlockingIOError:
             return False
         else:
-            grave = self._drafts / uuid.uuid4().hex
-            path.rename(grave)
-            _remove(grave)
+            self._bury(path)
             return True
         finally:
             os.close(descriptor)
+
+    def _bury(self, path: Path) -> None:
+        grave = self._drafts / uuid.uuid4().hex
+        path.rename(grave)
+        _remove(grave)
 
     def _remove_dead_drafts(self) -> None:
         for draft in self._drafts.iterdir():
@@ -244,6 +255,11 @@ def _open(path: Path) -> int:
     except PermissionError:
         path.chmod(0o500)
         return os.open(path, _OPENING)
+
+
+def _has_hash(held: Held, sha256: str) -> bool:
+    with os.fdopen(held.descriptor, "rb", closefd=False) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 def _size_bytes(path: Path) -> int:

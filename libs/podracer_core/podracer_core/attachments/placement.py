@@ -29,11 +29,15 @@ class PodSettings(ServiceSettings):
     cache_size  the most it may hold; a single data set may take 1 GiB
     shm_dir     folder in memory through which services of one machine hand tensors to each other, the same for all of
                 them. Unset: /dev/shm where there is one. Without it tensors travel inside the messages
+    advertise   address at which learners call this one. Unset: where it listens. A learner's wildcard address (0.0.0.0)
+                becomes its host's name; a worker or an evaluator that listens there may be called by any address of
+                its machine
     """
 
     cache_dir: Path | None = None
     cache_size: ByteSize = 4 << 30
     shm_dir: Path | None = None
+    advertise: str = ""
 
     def file_cache(self) -> FileCache:
         """The cache; its folder is created at first use."""

@@ -41,7 +41,7 @@ def announced_bytes(archive: Path) -> int:
 
 
 def unpack_code(archive: Path, target: Path) -> None:
-    """Write the files of a zip below `target`, an empty folder: readable, not writable, and on the disk.
+    """Write the files of a zip below `target`, an empty folder: readable, not writable.
 
     Raises InvalidInput (INVALID_CODE_ARCHIVE) for an absolute path, `..`, a link or a device, a duplicate path,
     too many files or folders, more bytes than it announces or than are allowed, encryption, and for a file that is not
@@ -70,8 +70,35 @@ def _copy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> N
             file.write(data)
     if left:
         raise _refused(f"{entry.filename!r} unpacks to less than it announces")
-    file.flush()
-    os.fsync(file.fileno())
+
+
+def is_unpacked(archive: Path, folder: Path) -> bool:
+    """Whether `folder` has what `unpack_code` writes there, and nothing else."""
+    with _opened(archive) as opened:
+        entries = {entry.filename: entry for entry in _checked(opened)}
+        found = []
+        for place, folders, names in os.walk(folder):
+            paths = [Path(place, name) for name in names]
+            found += [path.relative_to(folder).as_posix() for path in paths]
+            if (not paths and not folders) or any(Path(place, name).is_symlink() for name in folders):
+                return not entries
+        if sorted(found) != sorted(entries):
+            return False
+        return all(_is_whole(opened, entry, folder / name) for name, entry in entries.items())
+
+
+def _is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file, _refusing("it is damaged"), archive.open(entry) as source:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        while data := source.read(CHUNK_BYTES):
+            if file.read(len(data)) != data:
+                return False
+        return not file.read(1)
 
 
 @contextlib.contextmanager

@@ -93,8 +93,7 @@ class CarrierOffering:
             if layout.slot_count > self.message.max_slots:
                 raise CarrierFailed(f"{layout.slot_count} slots were chosen, {self.message.max_slots} offered")
             if choice.kind == SHARED_MEMORY:
-                folder, writes = self._endpoint.folder, self._endpoint.sends
-                return SharedMemory.attach(folder, choice.segment, layout, writes=writes)
+                return _shared_memory(self._endpoint, layout, choice.segment)
             return _cuda_ipc(self._endpoint, layout)
         except CarrierFailed:
             raise
@@ -140,7 +139,7 @@ def choose(
         try:
             if kind == CUDA_IPC:
                 return _choice(kind, layout), _cuda_ipc(endpoint, layout)
-            staging = SharedMemory.create(endpoint.folder, layout)
+            staging = _shared_memory(endpoint, layout, "")
             return _choice(kind, layout, staging.segment), staging
         except PodracerError as error:
             text = f"{carrier_name(kind)} cannot be used, falling back to another carrier: {error.message}"
@@ -175,6 +174,13 @@ def _common(
 def _cuda_ipc(endpoint: Endpoint, layout: SlotLayout) -> CudaIpc:
     make = CudaIpc.export if endpoint.sends else CudaIpc.receiving
     return make(layout, endpoint.device, endpoint.device_memory)
+
+
+def _shared_memory(endpoint: Endpoint, layout: SlotLayout, segment: str) -> SharedMemory:
+    """The sender's own segment, or the sender's `segment`."""
+    if endpoint.sends:
+        return SharedMemory.create(endpoint.folder, layout)
+    return SharedMemory.attach(endpoint.folder, segment, layout)
 
 
 def _choice(kind: tensor_pb2.CarrierKind.ValueType, layout: SlotLayout, segment: str = "") -> tensor_pb2.CarrierChoice:

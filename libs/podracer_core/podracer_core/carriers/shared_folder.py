@@ -77,13 +77,12 @@ class SharedFolder:
             raise _wrapped(f"no room for {size_bytes} bytes in {self.path}", error) from error
         return file
 
-    def open(self, name: str, *, writes: bool = False) -> int:
-        """A descriptor to read, or to write another process's file, too. Raises InvalidInput for a malformed name,
-        PreconditionFailed if it cannot be opened."""
+    def open(self, name: str) -> int:
+        """A descriptor to read another process's file. Raises InvalidInput for a malformed name, PreconditionFailed if
+        it cannot be opened."""
         path = self._path_of(name)
         try:
-            flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | flags)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _wrapped(f"cannot open {path}", error) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

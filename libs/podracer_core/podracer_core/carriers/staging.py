@@ -2,10 +2,10 @@
 
 Where the memory lies and how a message names a place in it differs (shared memory, CUDA); what a slot is does not.
 
-Shared memory is a file. The answering side of a stream creates the segment, allocated up front, and maps it; the opener
-attaches it: it removes its name where it may, and reads and writes without a mapping, as a file that the other side
-cuts would end a process that has mapped it. The creator's death leaves a file that the next sweep of the folder removes
-(`SharedFolder`).
+Shared memory is a file. The sender creates the segment, allocated up front, and maps it; the receiver attaches it: it
+removes its name where it may, and reads without a mapping, as a file that the other side cuts would end a process that
+has mapped it. So each side writes into its own folder only. The creator's death leaves a file that the next sweep of
+the folder removes (`SharedFolder`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ import mmap
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from podracer.common.v1 import tensor_pb2
 from podracer_core.carriers.shared_folder import SEGMENT, NamedFile, SharedFolder
@@ -125,22 +121,22 @@ class Staging(ABC):
 
 
 class SharedMemory(Staging):
-    """A segment. Made by `create` on the one side, which maps it, and `attach` on the other."""
+    """A segment. Made by `create` on the side that writes, which maps it, and `attach` on the side that reads."""
 
     kind = tensor_pb2.CARRIER_KIND_SHARED_MEMORY
     device = torch.device("cpu")
     inline_below_bytes = INLINE_BELOW_BYTES
 
-    def __init__(self, segment: str, layout: SlotLayout, descriptor: int, file: NamedFile | None = None) -> None:
+    def __init__(self, layout: SlotLayout, folder: SharedFolder, file: NamedFile | None = None) -> None:
         """Raises Exhausted where there is no room in this process's address space."""
-        self.segment, self.layout = segment, layout
-        self._file, self._descriptor = file, descriptor
-        if file is None:  # not the creator's
-            weakref.finalize(self, os.close, descriptor)
+        self.layout, self.segment = layout, ""
+        self._folder, self._file = folder, file
+        if file is None:
             return
+        self.segment = file.name
         try:
             # Never closed: it would not wait for tensors that still look into it. It goes with the last of them.
-            mapping = mmap.mmap(descriptor, layout.size_bytes)
+            mapping = mmap.mmap(file.descriptor, layout.size_bytes)
         except (OSError, ValueError) as error:
             raise Exhausted(f"cannot map {layout.size_bytes} bytes: {error}", reason="SHARED_MEMORY_FULL") from error
         self._memory = torch.frombuffer(mapping, dtype=torch.uint8)
@@ -150,53 +146,51 @@ class SharedMemory(Staging):
         """A new segment. Raises Exhausted where the folder has no room, PreconditionFailed where it takes no files."""
         file = folder.create(SEGMENT, layout.size_bytes)
         try:
-            return cls(file.name, layout, file.descriptor, file)
+            return cls(layout, folder, file)
         except Exhausted:
             file.close()
             raise
 
     @classmethod
-    def attach(cls, folder: SharedFolder, segment: str, layout: SlotLayout, *, writes: bool = False) -> SharedMemory:
-        """The other side's segment, to read or to write.
+    def attach(cls, folder: SharedFolder, segment: str, layout: SlotLayout) -> SharedMemory:
+        """The other side's segment; without a name the one that the first tensor names.
 
         Raises InvalidInput for a name that is none and for a file that is smaller than the layout, PreconditionFailed
         where there is no such file.
         """
-        attached = cls(segment, layout, descriptor := folder.open(segment, writes=writes))
-        if (size_bytes := os.fstat(descriptor).st_size) < layout.size_bytes:
-            raise InvalidInput(
-                f"segment {segment} has {size_bytes} bytes, the layout {layout.size_bytes}", reason="BAD_CARRIER"
-            )
-        folder.unlink(segment)
+        attached = cls(layout, folder)
+        if segment:
+            attached._open(segment)
         return attached
+
+    def _open(self, segment: str) -> None:
+        self._descriptor = self._folder.open(segment)
+        weakref.finalize(self, os.close, self._descriptor)
+        if (size_bytes := os.fstat(self._descriptor).st_size) < self.layout.size_bytes:
+            raise InvalidInput(
+                f"segment {segment} has {size_bytes} bytes, the layout {self.layout.size_bytes}", reason="BAD_CARRIER"
+            )
+        self._folder.unlink(segment)
+        self.segment = segment
 
     @property
     def memory(self) -> torch.Tensor:
         return self._memory
 
-    def write(self, place: Place, tensor: torch.Tensor) -> None:
-        if self._file is not None:
-            return super().write(place, tensor)
-        return self._transfer(os.pwritev, place, bytes_of(tensor))
-
     def read(self, place: Place, target: torch.Tensor) -> None:
-        if self._file is not None:
-            return super().read(place, target)
         is_direct = target.device.type == "cpu" and target.is_contiguous()
         found = target if is_direct else torch.empty(target.shape, dtype=target.dtype)
-        self._transfer(os.preadv, place, bytes_of(found))
-        return None if is_direct else _copy(target, found)
-
-    def _transfer(self, call: Callable[[int, list[Any], int], int], place: Place, data: NDArray[np.uint8]) -> None:
-        done = 0
+        data, done = bytes_of(found), 0
         while done < data.size:  # a call moves at most 2 GiB
             try:
-                count = call(self._descriptor, [data[done:]], place.offset_bytes + done)
+                count = os.preadv(self._descriptor, [data[done:]], place.offset_bytes + done)
             except OSError as error:
                 raise CarrierFailed(f"segment {self.segment}: {error}") from error
             if not count:
                 raise CarrierFailed(f"segment {self.segment} was cut")
             done += count
+        if not is_direct:
+            _copy(target, found)
 
     def refer(self, message: tensor_pb2.Tensor, place: Place) -> None:
         message.shared_memory.segment = self.segment
@@ -206,6 +200,11 @@ class SharedMemory(Staging):
         message.shared_memory.generation = place.generation
 
     def place_of(self, message: tensor_pb2.Tensor) -> Place:
+        if not self.segment and message.WhichOneof("data") == "shared_memory":
+            try:
+                self._open(message.shared_memory.segment)
+            except PreconditionFailed as error:
+                raise CarrierFailed(error.message) from error
         if message.WhichOneof("data") != "shared_memory" or message.shared_memory.segment != self.segment:
             raise InvalidInput(
                 f"a tensor came by {message.WhichOneof('data')} of {message.shared_memory.segment[:100]!r}, the "

@@ -8,7 +8,7 @@ import importlib
 import itertools
 import pkgutil
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from podracer_core.errors import PermissionRefused, Unauthenticated
 from podracer_core.rpc import signed_tokens
 from podracer_core.rpc.bounds import check_bounds, prepare
 from podracer_core.rpc.resource_names import DEFAULT_PROJECT, last_part
+from podracer_core.rpc.shown_tokens import Places, TokensShownHere
 from podracer_core.rpc.tokens import LeaseTokens, Role, TokenFiles, hash_token
 
 AUTHORIZATION = "authorization"
@@ -96,10 +97,16 @@ class Authorizer:
     def __init__(self, methods: MethodTable, tokens: TokenFiles, lease_tokens: LeaseTokens | None = None) -> None:
         self._methods = {method: frozenset(roles) for method, roles in methods.items()}
         self._tokens = tokens
-        self._signed_tokens = signed_tokens.SignedTokens(tokens.directory)
+        self._signed_tokens: signed_tokens.SignedTokens = signed_tokens.SignedTokens(tokens.directory)
         self._lease_tokens = lease_tokens
-        self._audience = frozenset(part for service in self.service_names for part in service.split(".")[1:2])
+        self._audience: Container[str] = frozenset(
+            part for service in self.service_names for part in service.split(".")[1:2]
+        )
         prepare(self.service_names)
+
+    def accept_shown(self, kind: str, address: str) -> None:
+        """Also accept what learners show to a worker or an evaluator (`kind`) at `address`."""
+        self._signed_tokens, self._audience = TokensShownHere(self._tokens.directory), Places(kind, address)
 
     @property
     def methods(self) -> Collection[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,21 +40,25 @@ class SignedTokens:
     """Checks tokens by the files in `directory`. Without public keys there it accepts none."""
 
     def __init__(self, directory: Path, now: Callable[[], float] = time.time) -> None:
-        self._keys = WatchedFile(directory / PUBLIC_KEYS, lambda line, _: _decode(line.strip()))
+        self._keys = WatchedFile(directory / PUBLIC_KEYS, lambda line, _: decoded(line.strip()))
         self._revoked = WatchedFile(directory / REVOKED, lambda line, _: line.strip())
         self._now = now
 
-    def verify(self, token: str, audience: Collection[str]) -> Claims:
+    def keys(self) -> tuple[bytes, ...]:
+        """The public keys that count here."""
+        return self._keys.current()
+
+    def verify(self, token: str, audience: Container[str]) -> Claims:
         """The claims of a token for a server that is `audience`. Raises Unauthenticated with the reason, Unavailable
         if a file cannot be read."""
-        claims = next(filter(None, (_verified(key, token) for key in self._keys.current())), None)
+        claims = next(filter(None, (verified(key, token) for key in self.keys())), None)
         if claims is None:
             raise Unauthenticated("this server knows no key that has signed this token", reason="UNKNOWN_TOKEN")
         if claims.expires + CLOCK_TOLERANCE_S <= self._now():
             raise Unauthenticated(f"the token {claims.name} ({claims.id}) has expired", reason="TOKEN_EXPIRED")
         if claims.id in self._revoked.current():
             raise Unauthenticated(f"the token {claims.name} ({claims.id}) was revoked", reason="TOKEN_REVOKED")
-        if claims.audience and not set(claims.audience) & set(audience):
+        if claims.audience and not any(each in audience for each in claims.audience):
             expected = " and ".join(claims.audience)
             raise Unauthenticated(f"the token {claims.name} is for {expected} only", reason="WRONG_AUDIENCE")
         return claims
@@ -69,15 +73,15 @@ def sign(seed: bytes, claims: Claims) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _verified(key: bytes, token: str) -> Claims | None:
+def verified(key: bytes, token: str) -> Claims | None:
     """The claims, if `key` has signed them."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     signed, _, signature = token.rpartition(".")
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(_decode(signature), signed.encode())
-        return Claims(**json.loads(_decode(signed.removeprefix(PREFIX))))
+        Ed25519PublicKey.from_public_bytes(key).verify(decoded(signature), signed.encode())
+        return Claims(**json.loads(decoded(signed.removeprefix(PREFIX))))
     except (InvalidSignature, ValueError, TypeError):
         return None
 
@@ -86,5 +90,6 @@ def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _decode(text: str) -> bytes:
+def decoded(text: str) -> bytes:
+    """The bytes of base64url without padding."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

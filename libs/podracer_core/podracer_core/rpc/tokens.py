@@ -38,7 +38,8 @@ class Role(enum.StrEnum):
     LEASE = "lease"
 
 
-_HASHED = "sha256:"
+HASHED = "sha256:"
+"""What a digest in place of a token begins with."""
 FILE_ROLES = (Role.CLIENT, Role.POD, Role.CONTROL)
 
 
@@ -55,10 +56,10 @@ class _Line:
         """Raises InvalidInput for a malformed digest or project."""
         word, *names = text.split()
         digest = _digest(word)
-        if word.startswith(_HASHED):
-            if not re.fullmatch(r"[0-9a-f]{64}", word.removeprefix(_HASHED)):
-                raise _bad_line(path, f"after {_HASHED} there must be 64 lower-case hexadecimal digits")
-            digest = bytes.fromhex(word.removeprefix(_HASHED))
+        if word.startswith(HASHED):
+            if not re.fullmatch(r"[0-9a-f]{64}", word.removeprefix(HASHED)):
+                raise _bad_line(path, f"after {HASHED} there must be 64 lower-case hexadecimal digits")
+            digest = bytes.fromhex(word.removeprefix(HASHED))
         if not all(is_name("project", name) for name in names):
             raise _bad_line(path, "after the token there may be names of projects, such as projects/research")
         return cls(word, digest, frozenset(name.removeprefix("projects/") for name in names) if names else None)
@@ -168,7 +169,7 @@ class FileToken:
         lines = self._file.read()
         if not lines:
             raise InvalidInput(f"no token in {self._file.path}", reason="NO_TOKENS", path=self._file.path)
-        if lines[-1].word.startswith(_HASHED):
+        if lines[-1].word.startswith(HASHED):
             message = f"{self._file.path} holds the digest of a token, which only a server has a use for"
             raise InvalidInput(message, reason="NO_TOKENS", path=self._file.path)
         return lines[-1].word
@@ -245,13 +246,13 @@ def create_secret_file(path: Path) -> None:
 
 def hash_token(token: str) -> str:
     """The form of `token` in a server's file: its digest."""
-    return _HASHED + _digest(token).hex()
+    return HASHED + _digest(token).hex()
 
 
 def hash_tokens(text: str) -> str:
     """`hash_token` of a whole token file, projects included."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    hashed = ([word if word.startswith(_HASHED) else hash_token(word), *projects] for word, *projects in lines)
+    hashed = ([word if word.startswith(HASHED) else hash_token(word), *projects] for word, *projects in lines)
     return "".join(f"{' '.join(words)}\n" for words in hashed)
 
 

@@ -15,8 +15,8 @@ from podracer.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 from podracer_core.errors import PodracerError, PreconditionFailed
 from podracer_core.rpc.address import Address, parse_address
 from podracer_core.rpc.channel import ChannelOptions, open_channel
+from podracer_core.rpc.shown_tokens import ShownTokens
 from podracer_core.rpc.status import translated_errors
-from podracer_core.rpc.tokens import TokenSource
 from podracer_core.service.build import require_same_build
 
 logger = logging.getLogger(__name__)
@@ -43,19 +43,19 @@ class WorkerDirectory:
     def __init__(
         self,
         names: Sequence[str],
-        token: TokenSource | None,
+        shown: ShownTokens | None,
         options: ChannelOptions,
         resolve: Callable[[str, int], Sequence[str]] = resolve_host,
     ) -> None:
         """names: `unix:///path`, `host:port`, `dns:///host:port`. Does not connect. Raises InvalidInput for a malformed
         name, or one that requires TLS."""
         self._names = [parse_address(name) for name in names]
-        self._token, self._options, self._resolve = token, options, resolve
+        self._shown, self._options, self._resolve = shown, options, resolve
         self._last: dict[Address, Sequence[str]] = {}
         self._silent: set[Address] = set()
         self.absent: frozenset[str] = frozenset()
         for name in names:
-            open_channel(name, token, options).close()
+            open_channel(name, None, options).close()
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._names))
@@ -74,7 +74,7 @@ class WorkerDirectory:
         Channels are not shared: a call on a channel that another thread is closing crashes the process. And a new
         channel connects at once, while a failed one waits for up to two seconds.
         """
-        return open_channel(address, self._token, self._options)
+        return open_channel(address, self._shown and self._shown.at("worker", address), self._options)
 
     def _resolved(self, name: Address) -> Sequence[str]:
         try:

@@ -147,7 +147,7 @@ class Tensor(_message.Message):
 
     @_builtins.property
     def shared_memory(self) -> Global___SharedMemorySlot:
-        """A slot of a shared-memory segment that both sides have mapped."""
+        """A slot of a shared-memory segment, which the sender has made."""
 
     @_builtins.property
     def cuda_ipc(self) -> Global___CudaIpcReference:
@@ -194,7 +194,7 @@ class SharedMemorySlot(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     segment: _builtins.str
-    """Identifier of the segment, as announced in the CarrierChoice of this stream. Required."""
+    """Identifier of the segment, the same in all messages of this stream. Required."""
     slot: _builtins.int
     """Number of the slot within the segment, from 0."""
     offset_bytes: _builtins.int
@@ -411,7 +411,7 @@ class CarrierChoice(_message.Message):
     kind: Global___CarrierKind.ValueType
     """The chosen kind; inline if the two sides share nothing better."""
     segment: _builtins.str
-    """Segment (a file name below the shared-memory folder), for shared memory."""
+    """Segment (a file name below the shared-memory folder), for shared memory that this side fills."""
     slot_size_bytes: _builtins.int
     """Bytes of a slot."""
     slot_count: _builtins.int

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,12 @@ def missing() -> list[str]:
     return [what for what, there in found.items() if not there]
 
 
-@functools.cache
+_has_warned = threading.Lock()  # held from the first warning on
+
+
 def warn_once() -> None:
-    """Log what is missing."""
-    if lacks := missing():
+    """Log what is missing; several threads begin at once."""
+    if _has_warned.acquire(blocking=False) and (lacks := missing()):
         logger.warning("users' code is not shut in completely: this machine lacks %s", "; ".join(lacks))
 
 
