@@ -183,7 +183,7 @@ class SharedMemory(Staging):
         data, done = bytes_of(found), 0
         while done < data.size:  # a call moves at most 2 GiB
             try:
-                count = os.preadv(self._descriptor, [data[done:]], place.offset_bytes + done)
+                count = os.preadv(self._descriptor, [data.data[done:]], place.offset_bytes + done)
             except OSError as error:
                 raise CarrierFailed(f"segment {self.segment}: {error}") from error
             if not count:

@@ -180,8 +180,9 @@ class _Training:
         self._order = order
         opened_at = time.monotonic()
         self._interrupted = threading.Event()
-        checks = {"check_start": self._check_start, "check": self._check_late}
-        environment = source.open(order.members * envs, self._device, **checks)
+        environment = source.open(
+            order.members * envs, self._device, check_start=self._check_start, check=self._check_late
+        )
         self._start_s = (time.monotonic() - opened_at) / environment.num_envs  # of one environment
         held.callback(environment.close)
         self._proof = proof and proof.start()

@@ -58,8 +58,8 @@ class Places:
     def __init__(self, kind: str, address: str) -> None:
         self._kind, self._place = kind, _place(address)
 
-    def __contains__(self, audience: str) -> bool:
-        kind, _, place = audience.partition(" ")
+    def __contains__(self, audience: object) -> bool:
+        kind, _, place = str(audience).partition(" ")
         return kind == self._kind and (place in ("", self._place) or self._is_here(place))
 
     def _is_here(self, place: str) -> bool:

@@ -74,7 +74,7 @@ class WorkerDirectory:
         Channels are not shared: a call on a channel that another thread is closing crashes the process. And a new
         channel connects at once, while a failed one waits for up to two seconds.
         """
-        return open_channel(address, self._shown and self._shown.at("worker", address), self._options)
+        return open_channel(address, self._shown.at("worker", address) if self._shown else None, self._options)
 
     def _resolved(self, name: Address) -> Sequence[str]:
         try:
