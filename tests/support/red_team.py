@@ -13,7 +13,8 @@ SERVERS = ("orchestrator", "leaderboard", "worker", "evaluator", "minio", "podra
 FIND = """
 import os, pathlib, sys
 victim = pathlib.Path(os.environ["PODRACER_CACHE_DIR"], f"podracer-{os.geteuid()}", "0" * 64 + "-code", "victim.py")
-victim.parent.mkdir(parents=True, exist_ok=True)
+victim.parents[1].mkdir(0o700, exist_ok=True)
+victim.parent.mkdir(exist_ok=True)
 victim.write_text("SECRET")
 for top in sys.argv[1:]:
     for folder, _, names in os.walk(top):
@@ -30,7 +31,7 @@ def attack(client: Client, folder: Path, found: str, pod: dict[str, Any]) -> Job
     kwargs = {
         "secrets": files,
         "folders": [path.rstrip("/") for path in paths if path.endswith("/")],
-        "addresses": [(host, port) for host in ("127.0.0.1", *SERVERS) for port in (50051, 8081, 9000)],
+        "addresses": [f"{host}:{port}" for host in ("127.0.0.1", *SERVERS) for port in (50051, 8081, 9000)],
         "socket_path": next((path for path in files if path.endswith(".sock")), "none.sock"),
         "abstract": "none",
     }

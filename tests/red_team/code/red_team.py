@@ -38,7 +38,7 @@ class RedTeam(gymnasium.Env[Any, Any]):
         self,
         secrets: list[str],
         folders: list[str],
-        addresses: list[tuple[str, int]],
+        addresses: list[str],
         socket_path: str,
         abstract: str,
         own: str,
@@ -99,10 +99,10 @@ class RedTeam(gymnasium.Env[Any, Any]):
         self._try("rename the socket", lambda: os.rename(socket_path, socket_path + ".old"))
         self._try("remove the socket", lambda: os.unlink(socket_path))
 
-    def _connects(self, addresses: list[tuple[str, int]], path: str, abstract: str) -> None:
+    def _connects(self, addresses: list[str], path: str, abstract: str) -> None:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
-            for host, port in addresses:
-                self._try(f"IPv4 {kind} {host}:{port}", partial(_connect, kind, host, port))
+            for address in addresses:
+                self._try(f"IPv4 {kind} {address}", partial(_connect, kind, address))
             self._try(f"IPv6 {kind}", partial(socket.socket, socket.AF_INET6, kind))
             self._try(f"packets {kind}", partial(socket.socket, socket.AF_PACKET, kind))
         for family in (socket.AF_NETLINK, socket.AF_VSOCK, socket.AF_ALG):
@@ -168,8 +168,9 @@ def _first_byte(path: str) -> bytes:
         return file.read(1)
 
 
-def _connect(kind: int, host: str, port: int) -> None:
-    socket.socket(socket.AF_INET, kind).connect((host, port))
+def _connect(kind: int, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.socket(socket.AF_INET, kind).connect((host, int(port)))
 
 
 def _listen(path: str) -> None:
