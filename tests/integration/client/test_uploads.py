@@ -19,6 +19,7 @@ import pytest
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
 from podracer_client.jobs.client import Client
 from podracer_client.policies.environment import bring_files
+from podracer_client.policies.trust import Trust
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.errors import InvalidInput, NotFound
 from podracer_core.jobs.job_file import load_job_file
@@ -120,6 +121,10 @@ class TestBringFiles:
 
         return SimpleNamespace(PutFile=put, received=received)
 
+    @pytest.fixture
+    def trust(self, tmp_path: Path) -> Trust:
+        return Trust(tmp_path, given=True)
+
     def test_from_the_same_store(self, checkpoint: Path, evaluator: Any, tmp_path: Path) -> None:
         write_files(tmp_path / "objects", {self.CODE.key: b"the code"})
         bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"))
@@ -144,25 +149,27 @@ class TestBringFiles:
 
         return connect
 
-    def test_from_a_server(self, checkpoint: Path, evaluator: Any) -> None:
-        bring_files(evaluator, checkpoint, self.server({self.NAME: b"the code"}))
+    def test_from_a_server(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
+        bring_files(evaluator, checkpoint, self.server({self.NAME: b"the code"}), trust)
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
 
-    def test_from_a_server_where_the_name_stands_for_something_else_now(self, checkpoint: Path, evaluator: Any) -> None:
+    def test_from_a_server_whose_name_is_another_files_now(
+        self, checkpoint: Path, evaluator: Any, trust: Trust
+    ) -> None:
         earlier = f"{self.NAME}.{self.CODE.sha256[:16]}"
-        bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}))
+        bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer", earlier: b"the code"}), trust)
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
         with pytest.raises(NotFound, match=f"it has no {self.NAME} with the SHA-256 {self.CODE.sha256}"):
-            bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}))
+            bring_files(evaluator, checkpoint, self.server({self.NAME: b"newer"}), trust)
 
-    def test_from_nowhere(self, checkpoint: Path, evaluator: Any) -> None:
+    def test_from_nowhere(self, checkpoint: Path, evaluator: Any, trust: Trust) -> None:
         def connect() -> Any:
             raise NotFound("no server is known")
 
         with pytest.raises(
             NotFound, match=r"needs projects/default/artifacts/x, which is neither in .* no server is known"
         ):
-            bring_files(evaluator, checkpoint, connect)
+            bring_files(evaluator, checkpoint, connect, trust)
 
     def test_an_environment_without_files_needs_nothing(self, evaluator: Any, tmp_path: Path) -> None:
         metadata = {"environment": EnvironmentSpec(id="CartPole-v1").to_metadata()}

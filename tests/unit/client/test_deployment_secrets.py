@@ -13,8 +13,8 @@ GIVEN = {
     "tokens/client tokens/control tokens/pod",
     "leaderboard": "database/pgpass tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
     "learner": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
-    "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
-    "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod",
+    "worker": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod tokens/pod_keys",
+    "evaluator": "tls/ca.pem tls/cert.pem tls/key.pem tokens/pod tokens/pod_keys",
     "policy": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client tokens/control",
     "client": "tls/ca.pem tls/cert.pem tls/key.pem tokens/client",
     "store": "store/access_key store/root_password store/root_user store/secret_key "

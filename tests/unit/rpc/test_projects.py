@@ -24,6 +24,12 @@ def nested() -> Message:
     return work
 
 
+def in_lists() -> Message:
+    spec = job_pb2.JobSpec()
+    spec.environment.kwargs["places"] = [[5, JOB]]
+    return jobs.CreateJobRequest(parent="projects/own", spec=spec)
+
+
 REFUSED: list[Message] = [
     jobs.GetJobRequest(name=JOB),
     jobs.CreateJobRequest(parent="projects/other"),
@@ -39,6 +45,7 @@ REFUSED: list[Message] = [
     boards.GetLeaderboardRequest(name="projects//leaderboards/j"),
     pod_service_pb2.LeaseWorkRequest(pod="projects/other/pods/x"),
     nested(),
+    in_lists(),
 ]
 ALLOWED: list[Message] = [
     jobs.GetJobRequest(name="projects/own/jobs/j"),

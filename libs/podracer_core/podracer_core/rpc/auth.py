@@ -201,7 +201,7 @@ def texts(message: Message) -> list[str]:
             found += value if field.is_repeated else [value]
         elif field.type == field.TYPE_MESSAGE:
             parts = value if field.is_repeated else [value]
-            if hasattr(value, "items"):  # a map
+            if field.is_repeated and hasattr(value, "items"):  # a map; a ListValue has items, too
                 parts = itertools.chain.from_iterable(value.items())
             for part in parts:
                 if isinstance(part, str):
