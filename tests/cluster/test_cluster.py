@@ -37,6 +37,7 @@ from podracer_orchestrator.pool.kubernetes.job import JobMaker
 from support.endless_job import end_after
 from support.live_page import enter, is_live
 from support.processes import EXAMPLES, ROOT
+from support.red_team import FIND, attack, check_found_nothing
 from support.render_manifests import FUSED, OWNER, SPLIT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -323,6 +324,28 @@ def test_nothing_changes_by_a_second_apply(installation: Installation, scenarios
         assert changes.returncode == 0, changes.stdout.decode()
         pulse.wait_for_steps()
         assert identities(installation) == before
+
+
+@pytest.mark.parametrize("layout", ["split", "fused"])
+def test_the_red_team_finds_nothing(
+    installation: Installation, scenarios: Scenarios, pulse: Pulse, tmp_path: Path, layout: str
+) -> None:
+    """It knows every file of a split pod, the learner's too, which a fused pod has at the same places."""
+    kubectl, allowed = installation.kubectl, {"name": "PODRACER_ALLOW_USER_CODE", "value": "true"}
+    allow = {"op": "add", "path": "/template/spec/containers/0/env/-", "value": allowed}
+    with scenarios.run(f"hostile code in a {layout} pod"), installation.client() as client:
+        pod = kubectl.pods("pod")[0]["metadata"]["name"]
+        tops = ("/etc/podracer", "/run/podracer", "/var/cache/podracer", "/var/spool/podracer", "/var/run/secrets")
+        found = [kubectl.python(pod, each, FIND, *tops).decode() for each in ("learner", "worker-0", "evaluator")]
+        try:
+            installation.apply(patches=[json_patch(*TEMPLATE, allow)] if layout == "fused" else [])
+            job = attack(client, tmp_path, "".join(found), {"layout": layout, "resources": {"cpu": 0.2}})
+            wait_until(lambda: job.refresh().ended, PATIENCE_S, f"{job.name} to end")
+        finally:
+            installation.apply()
+        check_found_nothing(job)
+        wait_until(lambda: len(kubectl.pods("pod")) == 2, PATIENCE_S, "its pod to end")
+        pulse.wait_for_steps()
 
 
 def identities(installation: Installation) -> set[str]:

@@ -29,6 +29,7 @@ from podracer_core.errors import PodracerError, Unauthenticated
 from podracer_core.jobs.job_file import parse_job
 from podracer_core.storage import open_store
 from support.client_programs import LANGUAGES, build_client, check_output, copy_clients, run
+from support.red_team import FIND, attack, check_found_nothing
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(3600)]
 
@@ -164,6 +165,8 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
                     "PODRACER_TOKEN": deployment.token(),
                 }
                 notes += [check_output(run(*build_client(language, clients), cwd=tmp_path, **variables))]
+        with deployment.step("hostile code finds nothing") as notes:
+            notes += [check_red_team(deployment, client, tmp_path)]
         with deployment.step("job from this machine, two learners at work") as notes:
             job = client.submit(parse_job(json.dumps(JOB)))
             _await("two pods work", 180.0, lambda: len(_busy(job)) == 2, lambda: [pod.name for pod in job.pods()])
@@ -224,6 +227,24 @@ def test_a_job_survives_on_compose(deployment: Deployment, tmp_path: Path) -> No
     for role in ("orchestrator", "leaderboard"):
         assert sizes[role] < MOST_BYTES, f"{role} adds {sizes[role] / 1e6:.0f} MB"
     assert sizes["worker beside torch"] < MOST_POD_BYTES
+
+
+def check_red_team(deployment: Deployment, client: Client, folder: Path) -> str:
+    """It finds nothing in a split pod, and leaves nothing running there."""
+    services, tops = ("worker", "evaluator", "learner"), ("/secrets", "/cache", "/shm", "/spool")
+    found = [deployment.compose("exec", "-T", service, "python", "-c", FIND, *tops) for service in services]
+    job = attack(client, folder, "".join(found), {"layout": "split"})
+    _await("the job has ended", 180.0, lambda: _looked_at(job).ended, lambda: job.state)
+    check_found_nothing(job)
+
+    def left() -> list[str]:
+        names = [one["Name"] for one in deployment.containers() if one["Service"] in services]
+        commands = [["docker", "top", name, "-eo", "pid,args"] for name in names]
+        tables = [subprocess.run(each, check=True, capture_output=True, text=True, timeout=60) for each in commands]
+        return [line for table in tables for line in table.stdout.splitlines() if "time.sleep" in line]
+
+    _await("what it has started ends", 60.0, lambda: not left(), left)
+    return f"{len(set(''.join(found).split()))} files and folders tried"
 
 
 PATHS = {

@@ -73,7 +73,7 @@ def test_the_red_team_comes_back_with_nothing(
             "secrets": list(map(str, secrets)),
             "folders": [str(file.parent) for file in secrets] + [str(tmp_path), short_folder],
             "server": os.getpid(),
-            "port": port,
+            "addresses": [f"127.0.0.1:{port}"],
             "socket_path": path,
             "abstract": abstract,
         }

@@ -31,19 +31,27 @@ _NEW_USER = 0x1000_0000
 
 
 class RedTeam(gymnasium.Env[Any, Any]):
-    """`secrets`: files that hold a secret; `folders`: where it must not write; `server`: the process that started it;
-    `port`, `socket_path`, `abstract`: of servers that listen."""
+    """`secrets`: files that hold a secret; `folders`: where it must not write; `server`: the process that started it,
+    if not its parent; `addresses`, `socket_path`, `abstract`: of servers that listen."""
 
     def __init__(
-        self, secrets: list[str], folders: list[str], server: int, port: int, socket_path: str, abstract: str, own: str
+        self,
+        secrets: list[str],
+        folders: list[str],
+        addresses: list[str],
+        socket_path: str,
+        abstract: str,
+        own: str,
+        server: int = 0,
     ) -> None:
         self.loot: list[str] = []
+        server = server or os.getppid()
         self._reads([*secrets, "/etc/shadow", "/proc/1/environ", "/dev/mem"])
         self._lists([*folders, "/", "/home", "/root", "/tmp", "/var", "/run", "/etc", "/proc", "/dev", "/dev/shm"])
         self._processes({server, os.getppid(), 1})
         self._writes([*folders, "/tmp", "/dev/shm", "/var/tmp", str(Path(__file__).parent), str(Path.home().parent)])
         self._changes([*secrets, own], socket_path)
-        self._connects(port, socket_path, abstract)
+        self._connects(addresses, socket_path, abstract)
         self._system_calls(server)
         self._descriptors()
         self._environment()
@@ -84,15 +92,17 @@ class RedTeam(gymnasium.Env[Any, Any]):
         for path in paths:
             self._try(f"cut {path}", partial(os.truncate, path, 0))
             self._try(f"cut {path} while opening", partial(os.open, path, os.O_RDONLY | os.O_TRUNC))
+            self._try(f"rename {path}", partial(os.rename, path, path + ".old"))
             self._try(f"remove {path}", partial(os.unlink, path))
             with contextlib.suppress(OSError):
                 Path(path).chmod(0o777)  # the test looks whether it has changed anything
         self._try("rename the socket", lambda: os.rename(socket_path, socket_path + ".old"))
         self._try("remove the socket", lambda: os.unlink(socket_path))
 
-    def _connects(self, port: int, path: str, abstract: str) -> None:
+    def _connects(self, addresses: list[str], path: str, abstract: str) -> None:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
-            self._try(f"IPv4 {kind}", partial(_connect, kind, port))
+            for address in addresses:
+                self._try(f"IPv4 {kind} {address}", partial(_connect, kind, address))
             self._try(f"IPv6 {kind}", partial(socket.socket, socket.AF_INET6, kind))
             self._try(f"packets {kind}", partial(socket.socket, socket.AF_PACKET, kind))
         for family in (socket.AF_NETLINK, socket.AF_VSOCK, socket.AF_ALG):
@@ -141,7 +151,9 @@ class RedTeam(gymnasium.Env[Any, Any]):
                     self.loot.append(f"descriptor {place}")
 
     def _environment(self) -> None:
-        self.loot += [f"variable {name}" for name, value in os.environ.items() if "SECRET" in value]
+        for name, value in os.environ.items():
+            if "SECRET" in value or (name.startswith("PODRACER_") and name != "PODRACER_ENVIRONMENT_INDEX"):
+                self.loot.append(f"variable {name}")
 
     def _daemons(self, word: str) -> None:
         """Processes that leave the session: a daemon, and one that forks for ever."""
@@ -156,8 +168,9 @@ def _first_byte(path: str) -> bytes:
         return file.read(1)
 
 
-def _connect(kind: int, port: int) -> None:
-    socket.socket(socket.AF_INET, kind).connect(("127.0.0.1", port))
+def _connect(kind: int, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.socket(socket.AF_INET, kind).connect((host, int(port)))
 
 
 def _listen(path: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,21 +65,22 @@ def evaluate(
         changed = changed_environment(folders[0], arguments)
         if len(folders) > 1:
             found = evaluate_together(evaluator, folders, rule=rule, episodes=episodes, environment=changed)
-            if json:
-                write_json({"event": "evaluation", **texts.together_json(found, arguments)})
-            else:
-                sys.stdout.write(texts.together_text(found, arguments))
+            _show(json, texts.together_json(found, arguments), texts.together_text(found, arguments))
             return
         response = evaluate_alone(evaluator, stored[0], rule=rule, episodes=episodes, environment=changed)
-    if json:
-        write_json({"event": "evaluation", **texts.alone_json(response, arguments)})
-    else:
-        sys.stdout.write(texts.alone_text(response, arguments))
+    _show(json, texts.alone_json(response, arguments), texts.alone_text(response, arguments))
     if response.HasField("largest_difference") and response.largest_difference > _TOLERANCE:
         sys.stderr.write(
             "podracer: the returns differ from the stored ones. Was the policy trained on another kind of machine, "
             "or with another version of its environment, or does the environment ignore the seed of reset?\n"
         )
+
+
+def _show(as_json: bool, values: dict[str, Any], text: str) -> None:
+    if as_json:
+        write_json({"event": "evaluation", **values})
+    else:
+        sys.stdout.write(text)
 
 
 class Format(enum.StrEnum):
