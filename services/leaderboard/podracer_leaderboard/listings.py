@@ -45,9 +45,18 @@ class Listings:
         if request.states:
             query = query.where(AgentRow.state.in_([_state(state) for state in request.states]))
         query = page_query(query, AgentRow.number, request.page_size, request.page_token)
-        agents, token = await self._database.read(
-            lambda session: page_of_board(session, request.leaderboard, query, request.page_size, messages.agent)
-        )
+
+        def operation(session: Session) -> tuple[list[leaderboard_pb2.Agent], str]:
+            excluded = store.exclusions(session, store.get_board(session, request.leaderboard))
+            return page_of_board(
+                session,
+                request.leaderboard,
+                query,
+                request.page_size,
+                lambda row: messages.agent(row, excluded.get(row.name, "")),
+            )
+
+        agents, token = await self._database.read(operation)
         return leaderboard_pb2.ListAgentsResponse(agents=agents, next_page_token=token)
 
     async def agent(self, name: str) -> leaderboard_pb2.GetAgentResponse:
@@ -63,9 +72,12 @@ class Listings:
                 .where(ParentRow.parent == name)
                 .order_by(AgentRow.number)
             )
+            excluded = store.exclusions(session, store.get_board(session, row.board))
             shown, _ = page(ancestors, store.MAX_PAGE_SIZE, messages.agent, lambda ancestor: ancestor.name)
             return leaderboard_pb2.GetAgentResponse(
-                agent=messages.agent(row), ancestors=shown, children=islice(children.unique(), store.MAX_PAGE_SIZE)
+                agent=messages.agent(row, excluded.get(name, "")),
+                ancestors=shown,
+                children=islice(children.unique(), store.MAX_PAGE_SIZE),
             )
 
         return await self._database.read(operation)

@@ -51,7 +51,7 @@ def agent_spec(row: AgentRow) -> agent_pb2.AgentSpec:
     return spec
 
 
-def agent(row: AgentRow) -> leaderboard_pb2.Agent:
+def agent(row: AgentRow, exclusion: str = "") -> leaderboard_pb2.Agent:
     spec = agent_spec(row)
     message = leaderboard_pb2.Agent(
         name=row.name,
@@ -73,6 +73,7 @@ def agent(row: AgentRow) -> leaderboard_pb2.Agent:
         broken_number_episodes=row.broken_numbers,
         broken_code_episodes=row.broken_code,
         best_score=row.best_score,
+        exclusion=exclusion,
     )
     if row.latest_evaluation is not None:
         message.latest_evaluation.ParseFromString(row.latest_evaluation)
@@ -89,7 +90,7 @@ def exclusions(found: Mapping[str, str]) -> list[leaderboard_pb2.Exclusion]:
 def candidate(rank: int, row: CandidateRow, agent_row: AgentRow, exclusion: str) -> leaderboard_pb2.Candidate:
     return leaderboard_pb2.Candidate(
         rank=rank,
-        agent=agent(agent_row),
+        agent=agent(agent_row, exclusion),
         evaluation=agent_pb2.Evaluation.FromString(row.evaluation),
         admit_time=timestamp(row.admit_time),
         confirmed=row.confirmed,

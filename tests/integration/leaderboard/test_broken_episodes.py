@@ -42,6 +42,9 @@ async def test_broken_episodes_rank_as_the_lowest_return_and_bar_the_first_place
     board, by_name = await driver.board(), {each.name: each for each in await driver.agents()}
     assert [each.agent.name for each in board.candidates] == [second, third, first]
     assert [bool(each.exclusion) for each in board.candidates] == [False, False, True]
+    assert {name: each.exclusion for name, each in by_name.items() if each.exclusion} == {
+        first: board.candidates[-1].exclusion
+    }
     crasher, bound = board.candidates[-1], -17.75 - 2.0395 * 2.7941 / math.sqrt(32)
     assert math.isclose(crasher.score, bound, abs_tol=1e-3), "16 of -15 and 16 of -20.5, the lowest, which came later"
     assert crasher.evaluation.mean == -15.0, "what is shown beside it is what was measured"

@@ -6,9 +6,12 @@ import io
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 
 from podracer.common.v1 import agent_pb2, evolution_pb2
@@ -20,8 +23,10 @@ from podracer_client.display.numbers import count_text, duration_text, evaluatio
 from podracer_client.display.output import columns
 from podracer_client.display.snapshot import agent_rows, take_snapshot
 from podracer_client.display.summary import JobSummary, next_steps, path_text, program_words
-from podracer_client.display.table import TableDisplay
+from podracer_client.display.table import TableDisplay, agent_table
 from podracer_client.jobs.watch import JobUpdate
+from podracer_client.report import conversion
+from podracer_client.report.agent_tables import population_table
 from podracer_client.report.request import request_rows
 
 KEYS = [
@@ -102,6 +107,18 @@ def test_a_job_without_target_and_evaluation(running_job: job_pb2.Job) -> None:
 def test_agents_are_sorted_by_score_then_newest_first() -> None:
     rows = agent_rows([agent(1, -300), agent(2, None), agent(3, -100), agent(4, None)], evolution_pb2.Objective())
     assert [row.name for row in rows] == ["a0003", "a0001", "a0004", "a0002"]
+
+
+def test_an_agent_that_cannot_be_first_stands_behind_all_others_in_every_table() -> None:
+    agents, wanted = [agent(1, -300), agent(2, -100), agent(3, None)], evolution_pb2.Objective()
+    agents[1].exclusion = "its environment broke"
+    rows = agent_rows(agents, wanted)
+    assert [row.name for row in rows] == ["a0001", "a0003", "a0002"]
+    assert "breaks too often" in str(list(agent_table(rows, "mean").columns[2].cells)[-1])
+
+    records = [conversion.agent(each, conversion.objective(wanted), Timestamp()) for each in agents]
+    page = population_table(Mock(agents=[replace(each, state="TRAINING") for each in records]), {})
+    assert page.index("a0001") < page.index("a0003") < page.index("a0002") < page.index("cannot be first")
 
 
 def test_the_json_display_ends_with_job_finished(finished_job: job_pb2.Job, pods: list[job_pb2.Pod]) -> None:

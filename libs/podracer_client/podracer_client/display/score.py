@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from podracer.common.v1 import agent_pb2, environment_pb2, evolution_pb2
 from podracer.orchestrator.v1 import job_pb2
@@ -10,7 +11,25 @@ from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.statistics.shrinkage import posterior_means
 
-__all__ = ["best_score", "corrected_means", "score", "score_name", "statistic"]
+__all__ = ["best_first", "best_score", "corrected_means", "score", "score_name", "statistic"]
+
+
+class Judged(Protocol):
+    """An agent of a table: its best score, and why it cannot be first."""
+
+    @property
+    def score(self) -> float | None: ...
+
+    @property
+    def exclusion(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Judged)
+
+
+def best_first(agents: Iterable[Row]) -> list[Row]:
+    """Agents in the order of all tables: by score, then those without one, then those that cannot be first."""
+    return sorted(agents, key=lambda row: (bool(row.exclusion), row.score is None, -(row.score or 0.0)))
 
 
 def score_name(environment: environment_pb2.EnvironmentSpec, changes: Mapping[str, object] | None = None) -> str:

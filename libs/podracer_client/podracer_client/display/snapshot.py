@@ -9,7 +9,7 @@ from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.display.score import best_score, score, score_name, statistic
+from podracer_client.display.score import best_first, best_score, score, score_name, statistic
 from podracer_client.names import short_name, time_text
 
 
@@ -38,6 +38,7 @@ class AgentRow:
     env_steps: int
     rung: int
     parents: tuple[str, ...]
+    exclusion: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,8 @@ def _pod_row(pod: job_pb2.Pod) -> PodRow:
 def agent_rows(
     agents: Iterable[leaderboard_service_pb2.Agent], objective: evolution_pb2.Objective
 ) -> tuple[AgentRow, ...]:
-    """Agents for a table: the best score first, those without one last, the newest first among them."""
-    rows = [_agent_row(agent, objective) for agent in reversed(list(agents))]
-    return tuple(sorted(rows, key=lambda row: (row.score is None, -(row.score or 0.0))))
+    """Agents for a table: as `best_first`, the newest first among equals."""
+    return tuple(best_first(_agent_row(agent, objective) for agent in reversed(list(agents))))
 
 
 def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Objective) -> AgentRow:
@@ -126,6 +126,7 @@ def _agent_row(agent: leaderboard_service_pb2.Agent, objective: evolution_pb2.Ob
         env_steps=agent.env_steps,
         rung=agent.rung,
         parents=tuple(short_name(parent) for parent in agent.parents),
+        exclusion=agent.exclusion,
     )
 
 

@@ -141,7 +141,7 @@ def agent_table(agents: Sequence[AgentRow], statistic: str) -> Table:
         table.add_row(
             agent.name,
             agent.algorithm,
-            _styled(agent.state),
+            _styled(f"{agent.state}, breaks too often" if agent.exclusion else agent.state),
             return_text(agent.score),
             return_text(agent.latest),
             count_text(agent.env_steps),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
 from podracer_client.display.leaderboard import origin_text
 from podracer_client.display.numbers import count_text, return_text
+from podracer_client.display.score import best_first
 from podracer_client.report.families import LIVING
 from podracer_client.report.html import Content, Markup, element, join, table
 from podracer_client.report.records import Agent, JobReport
@@ -60,8 +61,7 @@ def leaderboard_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
 def population_table(report: JobReport, colors: Mapping[str, str]) -> Markup:
     """The agents of the final population, the best first."""
     living = [agent for agent in report.agents if agent.state in LIVING]
-    living.sort(key=lambda agent: (agent.score is None, -(agent.score or 0.0)))
-    return _agent_table(report, living, colors)
+    return _agent_table(report, best_first(living), colors)
 
 
 def all_agents(report: JobReport, colors: Mapping[str, str]) -> Markup:
@@ -107,6 +107,7 @@ def _agent_table(report: JobReport, agents: Iterable[Agent], colors: Mapping[str
     below = [
         _sentence(
             f"{origin(agent)} ({agent.failure or agent.reason or 'no reason given'})",
+            agent.exclusion and f"cannot be first: {agent.exclusion}",
             hyperparameters_text(agent.hyperparameters, telling[agent.algorithm]),
         )
         for agent in people[:MAX_ROWS]

@@ -83,6 +83,7 @@ def agent(message: leaderboard_pb2.Agent, wanted: Objective, origin: Timestamp) 
         failure=message.failure,
         pinned=message.pinned,
         stopping=message.stopping,
+        exclusion=message.exclusion,
         **counts_json(message),
     )
 

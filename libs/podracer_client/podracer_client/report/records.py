@@ -62,6 +62,7 @@ class Agent:
     score        its best by the objective's statistic; None before it was judged
     pinned       a user has protected it from being replaced
     stopping     a user has stopped it; its round is still under way
+    exclusion    why it cannot be first
     """
 
     name: str
@@ -84,6 +85,7 @@ class Agent:
     evaluated_episodes: int = 0
     broken_number_episodes: int = 0
     broken_code_episodes: int = 0
+    exclusion: str = ""
 
 
 @dataclass(frozen=True, slots=True)

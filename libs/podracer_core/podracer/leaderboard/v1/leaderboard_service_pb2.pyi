@@ -317,6 +317,7 @@ class Agent(_message.Message):
     BROKEN_NUMBER_EPISODES_FIELD_NUMBER: _builtins.int
     BROKEN_CODE_EPISODES_FIELD_NUMBER: _builtins.int
     BEST_SCORE_FIELD_NUMBER: _builtins.int
+    EXCLUSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name: `projects/p/jobs/j/agents/a`."""
     state: Global___AgentState.ValueType
@@ -347,6 +348,8 @@ class Agent(_message.Message):
     """Of these, those that ended because the environment raised an exception or its process died."""
     best_score: _builtins.float
     """The number by which `best_evaluation` ranks, as Candidate.score. Unset: it has none."""
+    exclusion: _builtins.str
+    """As Candidate.exclusion. Set in candidates and in answers of ListAgents and, for the agent itself, GetAgent."""
     @_builtins.property
     def spec(self) -> _agent_pb2.AgentSpec:
         """Its specification. Training continues from `resume`."""
@@ -395,10 +398,11 @@ class Agent(_message.Message):
         broken_number_episodes: _builtins.int = ...,
         broken_code_episodes: _builtins.int = ...,
         best_score: _builtins.float | None = ...,
+        exclusion: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_evaluation", b"best_evaluation", "best_score", b"best_score", "cost", b"cost", "create_time", b"create_time", "latest_evaluation", b"latest_evaluation", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_evaluation", b"best_evaluation", "best_score", b"best_score", "broken_code_episodes", b"broken_code_episodes", "broken_number_episodes", b"broken_number_episodes", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "evaluated_episodes", b"evaluated_episodes", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "pinned", b"pinned", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_evaluation", b"best_evaluation", "best_score", b"best_score", "broken_code_episodes", b"broken_code_episodes", "broken_number_episodes", b"broken_number_episodes", "cost", b"cost", "create_time", b"create_time", "env_steps", b"env_steps", "evaluated_episodes", b"evaluated_episodes", "exclusion", b"exclusion", "failure", b"failure", "latest_evaluation", b"latest_evaluation", "lineage", b"lineage", "name", b"name", "origin", b"origin", "parents", b"parents", "pinned", b"pinned", "reason", b"reason", "replaced", b"replaced", "rung", b"rung", "spec", b"spec", "state", b"state", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015
