@@ -600,7 +600,7 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
     ("a security context", lambda pod: pod["containers"][0]["securityContext"].update(runAsUser=0)),
     ("a security context", lambda pod: pod["initContainers"][0].pop("securityContext")),
     ("a security context", lambda pod: pod["securityContext"].update(runAsNonRoot=False)),
-    ("shares a namespace", lambda pod: pod.update(hostPID=True)),
+    ("shares a namespace", lambda pod: pod.update(hostIPC=True)),
 ]
 """To a Job of the pool, and what the policy of deploy/k8s/cluster says of them."""
 
