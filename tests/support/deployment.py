@@ -54,7 +54,13 @@ class Deployment(ServiceProcesses):
         settings = {"listen": self.addresses.get(name, "127.0.0.1:0")} | settings
         if self.has_tls:
             settings["tls"] = str(self.secrets / "tls" / role)
-        self.launch(role, name, **settings)
+        if role in ("worker", "evaluator") and not settings["listen"].startswith("unix:"):
+            link = self.links.get(f"learner to {name}") or Link()
+            self.links[f"learner to {name}"] = link
+            self.launch(role, name, advertise=link.address, **settings)  # what learners show there names the address
+            link.lead_to(self.addresses[name])
+        else:
+            self.launch(role, name, **settings)
 
     def restart(self, name: str) -> None:
         """Start a process that has ended as it was started before."""

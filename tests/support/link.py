@@ -13,14 +13,20 @@ class Link:
     """Passes TCP connections on to `target` (`host:port`). Cut, it takes connections and passes nothing on: to either
     side the other one has fallen silent, as behind a switch that has lost its power."""
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+    def __init__(self, target: str = "") -> None:
+        """Without a target it waits for `lead_to`."""
+        self._target = ("", 0)
+        if target:
+            self.lead_to(target)
         self._open = threading.Event()
         self._open.set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="link", daemon=True).start()
+
+    def lead_to(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
 
     def cut(self) -> None:
         self._open.clear()

@@ -64,11 +64,7 @@ class Places:
 
     def _is_here(self, place: str) -> bool:
         host, _, port = place.rpartition(":")
-        return (
-            not place.startswith("unix:")
-            and (port == self._place.rpartition(":")[2] or host == "127.0.0.1")
-            and _is_of_this_machine(host)
-        )
+        return not place.startswith("unix:") and port == self._place.rpartition(":")[2] and _is_of_this_machine(host)
 
 
 def public_key(pod_token: str) -> str:
