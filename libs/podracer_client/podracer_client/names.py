@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from podracer_core.errors import FieldViolation, InvalidInput
 from podracer_core.rpc.resource_names import LABEL, is_label, is_name
@@ -25,6 +25,15 @@ def time_text(timestamp: Timestamp) -> str:
     """Local date and time; `–` for none."""
     when = moment(timestamp)
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S}" if when else "–"
+
+
+def enum_word(enum: Any, value: int) -> str:
+    """`RUNNING` for JOB_STATE_RUNNING of JobState; empty for what is not set, the number for what is not known here."""
+    if not value:
+        return ""
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper()
+    word: str = enum.Name(value) if value in enum.values() else str(value)
+    return word.removeprefix(f"{prefix}_")
 
 
 def job_name(text: str) -> str:

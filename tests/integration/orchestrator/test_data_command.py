@@ -153,5 +153,5 @@ async def test_an_artifact_that_is_no_data_set_is_told(site: Any, tmp_path: Path
     )
     await site.client.artifacts.Upload(iter([artifact_pb2.UploadRequest(header=header)]))
     code, _, told = await data(site, "show", "page")
-    assert (code, "page is an artifact of another kind" in told) == (2, True)
+    assert (code, "page is an artifact of kind REPORT" in told) == (2, True)
     assert await fine(site, "list") == "no data sets\n"

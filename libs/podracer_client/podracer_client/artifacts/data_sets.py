@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podracer.orchestrator.v1 import artifact_service_pb2
 from podracer_client.artifacts.uploads import upload_file
-from podracer_client.names import DEFAULT_PROJECT
+from podracer_client.names import DEFAULT_PROJECT, enum_word
 from podracer_client.servers.stubs import Servers, pages
 from podracer_core.errors import AlreadyExists, DataCorrupted, InvalidInput, NotFound
 
@@ -58,7 +58,8 @@ def describe_data_set(servers: Servers, name: str) -> Artifact:
     except NotFound as error:
         raise NotFound(f"there is no data set {name}; `podracer data list` shows all data sets") from error
     if artifact.kind != _KIND:
-        raise InvalidInput(f"{name} is an artifact of another kind, expected a data set")
+        kind = enum_word(artifact_service_pb2.ArtifactKind, artifact.kind)
+        raise InvalidInput(f"{name} is an artifact of kind {kind}, expected a data set")
     return artifact
 
 

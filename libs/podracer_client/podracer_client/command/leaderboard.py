@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from podracer_client.command.options import JobName, Json, ServerOptions, with_server
-from podracer_client.display.numbers import enum_word, time_json
+from podracer_client.display.numbers import time_json
 from podracer_client.display.output import columns, write_json
-from podracer_client.names import leaderboard_name, short_name, time_text
+from podracer_client.names import enum_word, leaderboard_name, short_name, time_text
 from podracer_core.errors import NotFound
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, enum_word, return_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.outcome import missed_target, result_word
 from podracer_client.display.output import columns, write_json
 from podracer_client.display.score import score_name
 from podracer_client.display.snapshot import Snapshot, state_text, take_snapshot
-from podracer_client.names import short_name
+from podracer_client.names import enum_word, short_name
 from podracer_core.jobs.experiment import axis_label
 
 JobType = TypeVar("JobType")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer_client.display.catalogue import hyperparameters_text, telling_names
-from podracer_client.display.numbers import count_text, enum_word, interval_text, return_text, seconds
+from podracer_client.display.numbers import count_text, interval_text, return_text, seconds
 from podracer_client.display.output import columns
 from podracer_client.display.score import corrected_means
-from podracer_client.names import short_name
+from podracer_client.names import enum_word, short_name
 from podracer_core.catalogue.messages import hyperparameter_from_message
 from podracer_core.catalogue.ranges import HyperparameterValue
 from podracer_core.errors import InvalidInput

@@ -9,10 +9,11 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters
-from podracer_client.display.numbers import enum_word, seconds, time_json
+from podracer_client.display.numbers import seconds, time_json
 from podracer_client.display.outcome import result_word
 from podracer_client.display.score import best_score
 from podracer_client.display.snapshot import state_text
+from podracer_client.names import enum_word
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 
 

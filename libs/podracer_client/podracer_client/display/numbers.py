@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -73,12 +72,3 @@ def evaluation_text(evaluation: agent_pb2.Evaluation) -> str:
 def interval_text(lower: float | None, upper: float | None) -> str:
     """`-201.3 to -163.5`."""
     return f"{return_text(lower)} to {return_text(upper)}"
-
-
-def enum_word(enum: Any, value: int) -> str:
-    """`RUNNING` for JOB_STATE_RUNNING of JobState; empty for what is not set, the number for what is not known here."""
-    if not value:
-        return ""
-    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.DESCRIPTOR.name).upper()
-    word: str = enum.Name(value) if value in enum.values() else str(value)
-    return word.removeprefix(f"{prefix}_")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, enum_word, return_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, return_text, seconds
 from podracer_client.display.score import best_score, score, score_name, statistic
+from podracer_client.names import enum_word
 from podracer_core.config import format_seconds
 from podracer_core.jobs.objective import CONFIRMING
 

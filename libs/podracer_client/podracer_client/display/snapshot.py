@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from podracer.common.v1 import evolution_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import enum_word, seconds
+from podracer_client.display.numbers import seconds
 from podracer_client.display.score import best_first, best_score, score, score_name, statistic
-from podracer_client.names import short_name, time_text
+from podracer_client.names import enum_word, short_name, time_text
 
 
 @dataclass(frozen=True, slots=True)

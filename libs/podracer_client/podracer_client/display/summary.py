@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from podracer.orchestrator.v1 import job_pb2
-from podracer_client.display.numbers import count_text, duration_text, enum_word, evaluation_text, return_text, seconds
+from podracer_client.display.numbers import count_text, duration_text, evaluation_text, return_text, seconds
 from podracer_client.display.outcome import missed_target, target_lines
 from podracer_client.display.score import best_score, score_name, statistic
 from podracer_client.display.snapshot import standing, state_text
-from podracer_client.names import short_name
+from podracer_client.names import enum_word, short_name
 from podracer_core.catalogue.messages import arguments_from_message
 from podracer_core.jobs.objective import CONFIRMING, broken_episodes
 

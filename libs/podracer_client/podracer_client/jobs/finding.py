@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
-from podracer_client.names import job_name, short_name, time_text
+from podracer_client.names import enum_word, job_name, short_name, time_text
 from podracer_client.servers.stubs import Servers, pages
 from podracer_core.config.other_libraries import did_you_mean
 from podracer_core.errors import InvalidInput, NotFound
@@ -31,12 +31,6 @@ def find_job(servers: Servers, text: str) -> job_pb2.Job:
     return named[0]
 
 
-def state_name(job: job_pb2.Job) -> str:
-    """`RUNNING`, `SUCCEEDED`, …; the number of a state that is not known here."""
-    known = job_pb2.JobState.DESCRIPTOR.values_by_number.get(job.state)
-    return known.name.removeprefix("JOB_STATE_") if known else str(job.state)
-
-
 def _list(servers: Servers, project: str, matching: str = "") -> list[job_pb2.Job]:
     view = job_service_pb2.JOB_VIEW_FULL if matching else job_service_pb2.JOB_VIEW_BASIC
     request = job_service_pb2.ListJobsRequest(parent=project, filter=matching, view=view)
@@ -51,7 +45,7 @@ def _advice(jobs: Sequence[job_pb2.Job], text: str) -> str:
 def _candidates(jobs: Sequence[job_pb2.Job]) -> str:
     """Id, creation and state of each, newest first."""
     lines = [
-        f"  {short_name(job.name)}  created {time_text(job.create_time)}  {state_name(job)}"
+        f"  {short_name(job.name)}  created {time_text(job.create_time)}  {enum_word(job_pb2.JobState, job.state)}"
         for job in jobs[:_MOST_SHOWN]
     ]
     more = len(jobs) - len(lines)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2, job_service_pb2
-from podracer_client.jobs.finding import state_name
 from podracer_client.jobs.watch import FINAL_STATES, JobWatch
-from podracer_client.names import best_checkpoint_name
+from podracer_client.names import best_checkpoint_name, enum_word
 from podracer_client.servers.stubs import Servers, pages
 from podracer_core.errors import FieldViolation, InvalidInput, PreconditionFailed
 
@@ -41,7 +40,7 @@ class Job:
     @property
     def state(self) -> str:
         """`RUNNING`, `SUCCEEDED`, …"""
-        return state_name(self.message)
+        return enum_word(job_pb2.JobState, self.message.state)
 
     @property
     def ended(self) -> bool:

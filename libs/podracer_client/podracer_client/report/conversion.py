@@ -12,8 +12,8 @@ from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import job_pb2
 from podracer_client.display.leaderboard import agent_hyperparameters, broken_text
 from podracer_client.display.messages import counts_json
-from podracer_client.display.numbers import enum_word, seconds
-from podracer_client.names import short_name
+from podracer_client.display.numbers import seconds
+from podracer_client.names import enum_word, short_name
 from podracer_client.report.records import Agent, Candidate, Ensemble, Evaluation, Event, Objective, Pod
 from podracer_core.catalogue import spaces
 from podracer_core.catalogue.messages import space_from_message

@@ -14,12 +14,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from podracer.common.v1 import cohort_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2, job_pb2
-from podracer_client.display.numbers import enum_word, seconds
+from podracer_client.display.numbers import seconds
 from podracer_client.display.score import best_score, score_name
 from podracer_client.display.snapshot import standing, state_text
 from podracer_client.display.summary import retrained_text
 from podracer_client.jobs.client import Client
-from podracer_client.names import best_checkpoint_name, moment, short_name
+from podracer_client.names import best_checkpoint_name, enum_word, moment, short_name
 from podracer_client.report import conversion
 from podracer_client.report.records import Agent, Candidate, Evaluation, Event, JobReport, Objective, Pod, Problem
 from podracer_client.report.request import request_rows, searched_names

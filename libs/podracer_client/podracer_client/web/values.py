@@ -10,10 +10,10 @@ from podracer.common.v1 import agent_pb2
 from podracer.leaderboard.v1 import leaderboard_service_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.display.messages import candidate_json, job_json
-from podracer_client.display.numbers import enum_word, seconds, time_json
+from podracer_client.display.numbers import seconds, time_json
 from podracer_client.display.score import score_name
 from podracer_client.jobs.watch import FINAL_STATES
-from podracer_client.names import short_name
+from podracer_client.names import enum_word, short_name
 from podracer_client.report import conversion
 from podracer_client.report.records import Agent
 from podracer_core.catalogue.algorithms import known_algorithms

@@ -80,8 +80,9 @@ def is_unpacked(archive: Path, folder: Path) -> bool:
         for place, folders, names in os.walk(folder):
             paths = [Path(place, name) for name in names]
             found += [path.relative_to(folder).as_posix() for path in paths]
-            if (not paths and not folders) or any(Path(place, name).is_symlink() for name in folders):
-                return not entries
+            is_empty = not names and not folders and Path(place) != folder
+            if is_empty or any(Path(place, name).is_symlink() for name in folders):
+                return False
         if sorted(found) != sorted(entries):
             return False
         return all(_is_whole(opened, entry, folder / name) for name, entry in entries.items())
