@@ -23,7 +23,7 @@ from podracer_core.jobs.evolution import Evolution, Round
 from podracer_core.jobs.objective import EvaluationPlan, Objective
 from podracer_core.jobs.pod import Pod, PodCount, Resources
 from podracer_core.jobs.search import AlgorithmShare, Dimension, Search
-from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate, validate_action_space
+from podracer_core.jobs.spec import JobSpec, shortened_rounds, validate, validate_spaces
 
 JOB = JobSpec("j", EnvironmentSpec(id="CartPole-v1"), Objective(target_return=475.0))
 
@@ -210,9 +210,9 @@ class TestSeveralAlgorithms:
     def test_before_the_inspection_one_that_fits_is_enough(self) -> None:
         users = replace(JOB, environment=EnvironmentSpec(entry_point="a.b:C"))
         validate(replace(users, search=self.LARGE_SCALE))
-        validate_action_space(self.LARGE_SCALE, BoxSpace(-1.0, 1.0, (2,)))
+        validate_spaces(self.LARGE_SCALE, BoxSpace(0.0, 1.0, (1,)), BoxSpace(-1.0, 1.0, (2,)))
         with pytest.raises(InvalidInput, match="from 0 to 1"):
-            validate_action_space(self.LARGE_SCALE, DiscreteSpace(2))
+            validate_spaces(self.LARGE_SCALE, BoxSpace(0.0, 1.0, (1,)), DiscreteSpace(2))
         with pytest.raises(InvalidInput, match="not 3000"):
             validate(replace(users, search=Search(space=(Dimension("target_entropy_scale", Fixed(3000.0)),))))
 
@@ -225,14 +225,14 @@ def test_all_violations_come_together() -> None:
 class TestActionSpaces:
     def test_an_algorithm_that_cannot_act_is_refused_once_the_space_is_known(self) -> None:
         search = Search((AlgorithmShare("ppo"),))
-        validate_action_space(search, DiscreteSpace(3))
+        validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DiscreteSpace(3))
         with pytest.raises(InvalidInput, match=r"ppo cannot act in Dict\(\)") as caught:
-            validate_action_space(search, DictSpace(()))
+            validate_spaces(search, BoxSpace(0.0, 1.0, (1,)), DictSpace(()))
         assert [violation.field for violation in caught.value.violations] == ["search.algorithms[0]"]
 
     def test_auto_needs_one_that_can(self) -> None:
         with pytest.raises(InvalidInput, match=r"no algorithm can act in Dict\(\)"):
-            validate_action_space(Search(), DictSpace(()))
+            validate_spaces(Search(), BoxSpace(0.0, 1.0, (1,)), DictSpace(()))
 
     @pytest.mark.parametrize(
         ("space", "names"),

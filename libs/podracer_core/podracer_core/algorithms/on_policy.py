@@ -33,6 +33,7 @@ from podracer_core.networks import (
     make_policy_head,
 )
 from podracer_core.networks.normalizer import ObservationStatistics
+from podracer_core.networks.stacked_network import actor_inputs
 from podracer_core.optimizers import StackedAdam, clip_gradient_
 from podracer_core.random_numbers import learner_seeds
 
@@ -74,7 +75,8 @@ class OnPolicy(Algorithm):
         self._head = make_policy_head(action_space, self.device)
         architecture = _architecture(shared, observation_space, self._head)
 
-        self._networks = ActorCritic(members, architecture, self._head, self.device)
+        inputs = actor_inputs(observation_space)
+        self._networks = ActorCritic(members, architecture, self._head, self.device, inputs)
         self._optimizer = StackedAdam(self._networks.member_parameters, self._networks.member_gradients)
         self.actor: NetworkActor = NetworkActor.build(
             self._networks.actor,
@@ -112,8 +114,9 @@ class OnPolicy(Algorithm):
         device: torch.device | str = "cpu",
     ) -> NetworkActor:
         shared, head = cohort.shared_values(cls.info), make_policy_head(action_space, device)
+        architecture = _architecture(shared, observation_space, head)
         return NetworkActor.idle(
-            _architecture(shared, observation_space, head),
+            replace(architecture, inputs=actor_inputs(observation_space)),
             head,
             observation_space,
             len(cohort.members),

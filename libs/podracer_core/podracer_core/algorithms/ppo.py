@@ -80,7 +80,7 @@ class PPO(OnPolicy):
             return []
         windows = self._h_term.draw(rows, self._optimizer.step_count.long())
         with torch.enable_grad():
-            actor = self._networks.both.map(lambda tensor: tensor[ACTOR::2])
+            actor = self._networks.both.map(lambda tensor: tensor[ACTOR::2]).narrowed(self._networks.actor_inputs)
             output = actor(self.actor.normalize(windows.observation))
         policy = output.detach()
         if windows.action_mask is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from podracer_core.catalogue.extensions import BuiltIn, package_of
 from podracer_core.catalogue.hyperparameters import Hyperparameter, Scope
-from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe
+from podracer_core.catalogue.spaces import BoxSpace, MultiBinarySpace, Space, describe, seen_by_actor
 from podracer_core.config.other_libraries import advice
 from podracer_core.errors import InvalidInput
 
@@ -171,6 +171,13 @@ def check_action_space(algorithm: str, space: Space) -> None:
         if capable:
             problem += f"; {' or '.join(capable)} can"
         raise _refused(problem, "ACTION_SPACE_UNSUPPORTED", algorithm)
+
+
+def check_observation_space(algorithm: str, space: Space) -> None:
+    """Raises InvalidInput where the critic is to see more than the actor, and `algorithm` does not support it."""
+    if seen_by_actor(space) is not space and not find_algorithm(algorithm).on_policy:
+        message = f"in this environment the critic sees more than the actor: use ppo or a2c, {algorithm} is not able to"
+        raise _refused(message, "OBSERVATION_SPACE_UNSUPPORTED", algorithm)
 
 
 @functools.cache

@@ -111,6 +111,9 @@ def treatment(space: spaces.Space, origin: Sequence[float] = ()) -> str:
         return ""
     if isinstance(space, spaces.BoxSpace) and len(space.shape) == 3 and space.dtype == "uint8":
         return f"the policy sees an image {'×'.join(map(str, space.shape))} by convolutions"
+    seen = spaces.seen_by_actor(space)
+    if seen is not space:
+        return f"{treatment(seen) or f'the policy sees {spaces.describe(seen)}'}; the critic sees all of it and more"
     parts = parts_of(space)
     nothing = "" if any(part.size for part in parts) else "a constant 0: "
     return f"the policy sees {nothing}{', '.join(map(str, parts)) or 'the observation is empty'}"

@@ -80,6 +80,9 @@ class TupleSpace:
     spaces: tuple[Space, ...]
 
 
+ASYMMETRIC = ("actor", "critic")
+"""The parts of a Dict of observations of which the actor sees the first, and the critic both."""
+
 Space = BoxSpace | DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace | DictSpace | TupleSpace
 
 
@@ -98,6 +101,12 @@ def describe(space: Space) -> str:
             return f"Dict({', '.join(f'{name}: {describe(inner)}' for name, inner in named)})"
         case TupleSpace(spaces=inner_spaces):
             return f"Tuple({', '.join(describe(inner) for inner in inner_spaces)})"
+
+
+def seen_by_actor(space: Space) -> Space:
+    """The part of an environment's observations that acting needs: all, or the first of `ASYMMETRIC`."""
+    is_part = isinstance(space, DictSpace) and tuple(name for name, _ in space.spaces) == ASYMMETRIC
+    return space.spaces[0][1] if is_part else space  # type: ignore[union-attr]
 
 
 def form_of(space: Space, *, bounds: bool) -> Space:

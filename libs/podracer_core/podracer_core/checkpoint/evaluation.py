@@ -58,12 +58,12 @@ def make_environment_for(
 
 def require_spaces(checkpoint: Checkpoint, environment: VecEnvironment, name: str) -> VecEnvironment:
     """The environment `name` itself. Closes it and raises InvalidInput if the policy has other spaces."""
-    expected = array_spaces(checkpoint)
+    expected = array_spaces(checkpoint, whole=True)
     found = observation_array_space(environment.observation_space), action_array_space(environment.action_space)
     # Bounds of observations do not matter to a network; its outputs are scaled to those of actions.
     is_seen = (expected[0].shape, expected[0].dtype) == (found[0].shape, found[0].dtype)
     told = [(str(want), str(have)) for want, have in zip(expected, found, strict=True)]
-    trained, there = original_space(checkpoint), environment.original_space
+    trained, there = original_space(checkpoint, whole=True), environment.original_space
     if there is not None and not isinstance(trained, BoxSpace) and not isinstance(there, BoxSpace):
         told[0] = describe(trained), describe(there)
         is_seen &= [(one.name, one.size) for one in parts_of(trained)] == [
@@ -89,7 +89,8 @@ def likely_observations(checkpoint: Checkpoint) -> Tensor:
     normalizer = checkpoint.groups.get("normalizer", {})
     if plain.dtype != torch.float32 or not normalizer:
         return plain
-    rows = plain.flatten(1) * normalizer["observation_scale"] + normalizer["observation_mean"]
+    mean, scale = (normalizer[f"observation_{name}"][: plain[0].numel()] for name in ("mean", "scale"))
+    rows = plain.flatten(1) * scale + mean
     return torch.cat([plain, rows.view_as(plain)])
 
 
@@ -112,5 +113,5 @@ def played_observations(checkpoints: Sequence[Checkpoint], spec: EnvironmentSpec
                 observation, mask = step.observation, step.action_mask
     finally:
         environment.close()
-    rows = torch.cat(seen)
+    rows = torch.cat(seen)[:, : array_spaces(checkpoints[0])[0].shape[0]]  # without what is the critic's alone
     return rows[torch.isfinite(rows.flatten(1).double()).all(1)]

@@ -51,7 +51,7 @@ def load_actors(checkpoints: Sequence[Checkpoint], device: torch.device | str = 
     algorithm = _entry(first, "algorithm", str)
     members = tuple(MemberConfig(f"agent{number}", 0) for number in range(len(checkpoints)))
     cohort = CohortConfig(algorithm, members, _entry(first, "hyperparameters", dict))
-    observation_space, action_space = array_spaces(first)
+    observation_space, action_space = array_spaces(first, whole=True)
     for place in ("meta", device) if algorithm in BUILT_IN else (device,):  # without memory first: metadata may lie
         actor = algorithm_class(algorithm).make_actor(cohort, observation_space, action_space, place)
         for member, checkpoint in enumerate(checkpoints):
@@ -68,17 +68,17 @@ def network_of(checkpoint: Checkpoint) -> tuple[str, dict[str, Any]]:
     return info.name, {name: values[name] for name in network}
 
 
-def original_space(checkpoint: Checkpoint) -> spaces.Space:
+def original_space(checkpoint: Checkpoint, *, whole: bool = False) -> spaces.Space:
     """The observation space of the environment; only of its batch if an earlier version has written the checkpoint.
-    Raises InvalidInput as `load_actor`."""
-    return _space(checkpoint, "observation_space")
+    Without what is the critic's alone, unless `whole`. Raises InvalidInput as `load_actor`."""
+    space = _space(checkpoint, "observation_space")
+    return space if whole else spaces.seen_by_actor(space)
 
 
-def array_spaces(checkpoint: Checkpoint) -> tuple[gymnasium.spaces.Box, gymnasium.Space[Any]]:
-    """The spaces of observations and actions in a batch of environments. Raises InvalidInput as `load_actor`."""
-    observation_space, action_space = (
-        to_gymnasium(_space(checkpoint, f"{part}_space")) for part in ("observation", "action")
-    )
+def array_spaces(checkpoint: Checkpoint, *, whole: bool = False) -> tuple[gymnasium.spaces.Box, gymnasium.Space[Any]]:
+    """The spaces of observations and actions in a batch of environments. `whole` and errors as of `original_space`."""
+    observation_space = to_gymnasium(original_space(checkpoint, whole=whole))
+    action_space = to_gymnasium(_space(checkpoint, "action_space"))
     return observation_array_space(observation_space), action_array_space(action_space)
 
 

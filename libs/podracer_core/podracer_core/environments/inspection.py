@@ -50,7 +50,8 @@ def inspect_environment(
     """
     if batched_class(spec) is not None:
         environment = make_vec_environment(spec, 1)
-        spaces = from_gymnasium(environment.observation_space), from_gymnasium(environment.action_space)
+        observed = environment.original_space or from_gymnasium(environment.observation_space)
+        spaces = observed, from_gymnasium(environment.action_space)
         environment.close()
         if environment.preparation:
             _logger.info("%s: %s", spec.name, environment.preparation)

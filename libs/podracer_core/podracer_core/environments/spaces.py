@@ -17,6 +17,7 @@ from gymnasium import spaces as gym
 from numpy.typing import NDArray
 
 from podracer_core.catalogue.spaces import (
+    ASYMMETRIC,
     NO_BOUND,
     Bound,
     BoxSpace,
@@ -101,13 +102,23 @@ def spaces_of(info: EnvironmentInfo) -> tuple[gymnasium.Space[Any], gymnasium.Sp
     return to_gymnasium(info.observation_space), to_gymnasium(info.action_space)
 
 
+class AsymmetricBox(gym.Box):
+    """A Box of one axis of which the actor sees the first `actor_size` numbers, and the critic all."""
+
+    def __init__(self, low: NDArray[Any], high: NDArray[Any], actor_size: int) -> None:
+        super().__init__(low, high, low.shape, np.float32)
+        self.actor_size = actor_size
+
+
 def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
     """The space of a batch's observations from `space`.
 
     A Box keeps its shape: uint8 stays, every other type becomes float32. Everything else, and a Box without axes, is
     flattened into a float32 vector by `gymnasium.spaces.utils.flatten` (a Discrete part as one-hot). An observation
-    without numbers becomes a constant 0.
+    without numbers becomes a constant 0. Of a Dict of `ASYMMETRIC` parts it is an `AsymmetricBox`.
     """
+    if isinstance(space, AsymmetricBox):
+        return space
     if isinstance(space, gym.Box) and space.shape and space.low.size:
         if space.dtype == np.uint8:
             return space
@@ -124,7 +135,10 @@ def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
             f"observations of {describe(from_gymnasium(space))} cannot be flattened: leave out parts that are empty"
         ) from None
     if isinstance(flat, gym.Box) and flat.shape == (size,):
-        return gym.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), (size,), np.float32)
+        low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
+        if isinstance(space, gym.Dict) and tuple(space.spaces) == ASYMMETRIC:
+            return AsymmetricBox(low, high, gym.utils.flatdim(space["actor"]))
+        return gym.Box(low, high, (size,), np.float32)
     raise InvalidInput(f"observations of {space} cannot be flattened", space=space)
 
 

@@ -8,7 +8,6 @@ rollout can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,13 @@ import torch
 from torch import Tensor
 
 from podracer_core.environments.episode_starts import EpisodeStarts, State
-from podracer_core.environments.vec_environment import Step, VecEnvironment, allocate_step, check_time_limit
+from podracer_core.environments.vec_environment import (
+    Step,
+    VecEnvironment,
+    allocate_step,
+    check_time_limit,
+    set_aside_broken_worlds,
+)
 from podracer_core.errors import InvalidInput
 from podracer_core.random_numbers import derive_key
 
@@ -121,7 +126,7 @@ class TorchEnvironment(VecEnvironment):
             torch.ge(self._elapsed, self.max_episode_steps, out=out.truncated)
         out.valid.fill_(True)
         if self.can_diverge:
-            self._set_aside_broken_worlds(out)
+            set_aside_broken_worlds(out)
         out.observation.copy_(out.final_observation)
         done = out.terminated | out.truncated
         if self._starts is not None:
@@ -169,18 +174,6 @@ class TorchEnvironment(VecEnvironment):
         for name, value in self._state.items():
             if state[name] is not value:
                 value.copy_(state[name])
-
-    def _set_aside_broken_worlds(self, out: Step) -> None:
-        """A world with NaN or infinity counts as truncated and invalid, and its observation is zero."""
-        if self.device.type == "cpu" and math.isfinite(float(out.final_observation.sum() + out.reward.sum())):
-            return
-        finite = (out.final_observation.flatten(1).sum(1) + out.reward).isfinite()
-        broken = finite.logical_not()
-        out.valid.copy_(finite)
-        out.terminated.logical_and_(finite)
-        out.truncated.logical_or_(broken)
-        out.reward.masked_fill_(broken, 0)
-        out.final_observation.masked_fill_(broken.view(-1, *[1] * (out.final_observation.dim() - 1)), 0)
 
     def _restart_listed(self, starts: EpisodeStarts, rows: Tensor, observation: Tensor) -> None:
         """Start the next episode of `rows`, computing only these: on a CPU their number is known at once."""

@@ -5,6 +5,7 @@ N = M * E: environment e of cohort member m has the index m * E + e.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -226,6 +227,20 @@ def allocate_step(environment: VecEnvironment) -> Step:
         action_mask=action_mask,
         valid=flags(True),
     )
+
+
+def set_aside_broken_worlds(step: Step) -> None:
+    """Have a world with NaN or infinity count as truncated and invalid, with zeros as reward and final observation."""
+    final, reward = step.final_observation, step.reward
+    if reward.device.type == "cpu" and math.isfinite(float(final.sum() + reward.sum())):
+        return
+    finite = (final.flatten(1).sum(1) + reward).isfinite()
+    broken = finite.logical_not()
+    step.valid.copy_(finite)
+    step.terminated.logical_and_(finite)
+    step.truncated.logical_or_(broken)
+    reward.masked_fill_(broken, 0)
+    final.masked_fill_(broken.view(-1, *[1] * (final.dim() - 1)), 0)
 
 
 def check_time_limit(max_episode_steps: int | None) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from podracer_core.algorithms.algorithm import Algorithm
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.algorithms import check_action_space
+from podracer_core.catalogue.algorithms import check_action_space, check_observation_space
 from podracer_core.catalogue.environments import EnvironmentSpec, unreachable
 from podracer_core.catalogue.environments.evaluation_steps import cut_warning, evaluation_steps
 from podracer_core.catalogue.environments.spec import Isolation
@@ -186,6 +186,8 @@ class _Training:
         self._start_s = (time.monotonic() - opened_at) / environment.num_envs  # of one environment
         held.callback(environment.close)
         self._proof = proof and proof.start()
+        observed = environment.original_space or from_gymnasium(environment.observation_space)
+        check_observation_space(order.algorithm, observed)
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.defaults, order.members, self._random)
@@ -198,7 +200,6 @@ class _Training:
         self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
         self._backend = InProcessBackend(self._open_judged, all_alike=source.all_alike)
         held.callback(self._backend.close)
-        observed = environment.original_space or from_gymnasium(environment.observation_space)
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
         if self._line is not None:
             self._line.note(treatment(observed, source.spec.observation_origin))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from podracer.orchestrator.v1 import job_pb2
+from podracer_core.catalogue.algorithms import check_observation_space
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.messages import environment_from_message, environment_to_message
 from podracer_core.catalogue.spaces import Space
@@ -135,7 +136,7 @@ def check_size(message: job_pb2.JobSpec) -> None:
 def validate(spec: JobSpec) -> None:
     """Raises InvalidInput whose violations name every bad field by its path in a job file (`search.space.gamma`).
 
-    Algorithms that cannot act are found here for built-in environments only; for others `validate_action_space` follows
+    Algorithms that cannot act are found here for built-in environments only; for others `validate_spaces` follows
     once the environment has been inspected.
     """
     check = Checks()
@@ -164,13 +165,15 @@ def validate_competition(search: Search, evolution: Evolution, action_space: Spa
     check.finish()
 
 
-def validate_action_space(search: Search, action_space: Space) -> None:
-    """Raises InvalidInput if an algorithm of the job cannot act in the space, or `auto` finds none that can.
+def validate_spaces(search: Search, observation_space: Space, action_space: Space) -> None:
+    """Raises InvalidInput if an algorithm of the job cannot act in these spaces, or `auto` finds none that can.
 
     With `auto` the search space can be checked completely only now.
     """
     check = Checks()
     search.check(check, action_space)
+    for share in search.shares(action_space):
+        check_observation_space(share.algorithm, observation_space)
     check.finish()
 
 

@@ -15,7 +15,7 @@ from podracer_core.buffers.memory import require_memory
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.policy import Policy
-from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape
+from podracer_core.networks.stacked_network import Architecture, StackedNetwork, image_shape, observation_size
 
 # Normalized observations are clipped to this many standard deviations.
 OBSERVATION_LIMIT = 10.0
@@ -73,7 +73,8 @@ class NetworkActor(Actor):
 
     network      M * N networks, member m's are number m * N … m * N + N - 1 (N is 1 but for ensembles)
     settings     the head's own tensors by name, [M, …]
-    mean, scale  [M, 1, obs]: normalized = clip((raw - mean) / scale); nothing is clipped where `limit` is None
+    mean, scale  [M, 1, obs]: normalized = clip((raw - mean) / scale); nothing is clipped where `limit` is None. Also of
+                 numbers that only a critic sees; observations to act on may lack these
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class NetworkActor(Actor):
     ) -> NetworkActor:
         """An actor with settings of zero where none are given, and a normalizer that changes nothing yet but the pixels
         of images, which become 0 … 1. `normalize`: the learner will renew it."""
-        device, size = network.weights[0].device, network.architecture.inputs
+        device, size = network.weights[0].device, observation_size(space)
         own = {name: torch.zeros(members, *shape, device=device) for name, shape in head.settings.items()}
         brightest = 1.0 if image_shape(space) is None else _BRIGHTEST
         return cls(
@@ -137,7 +138,8 @@ class NetworkActor(Actor):
     def normalize(self, observation: Tensor) -> Tensor:
         """observation [M, B, *obs] raw -> [M, B, obs] flat, float32."""
         flat = observation.flatten(2) if observation.dim() > 3 else observation
-        normalized = (flat - self.mean).div_(self.scale)
+        size = flat.shape[-1]
+        normalized = (flat - self.mean[..., :size]).div_(self.scale[..., :size])
         return normalized if self.limit is None else normalized.clamp_(-self.limit, self.limit)
 
     def output(self, normalized: Tensor) -> Tensor:
@@ -225,11 +227,11 @@ class NetworkActor(Actor):
             tensor[member].copy_(value.view(tensor[member].shape))
 
     def policy(self, member: int) -> Policy:
-        first = member * self._ensemble
+        first, size = member * self._ensemble, self.network.architecture.inputs
         return Policy(
             [self.network.module(group) for group in range(first, first + self._ensemble)],
-            self.mean[member, 0],
-            self.scale[member, 0],
+            self.mean[member, 0, :size],
+            self.scale[member, 0, :size],
             self.limit,
             self.head.greedy_module(),
         )

@@ -9,18 +9,19 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import PolicyHead
-from podracer_core.networks.stacked_network import Architecture, StackedNetwork
+from podracer_core.networks.stacked_network import FIRST_WEIGHT, Architecture, StackedNetwork
 from podracer_core.networks.stacked_parameters import StackedParameters
 
 ACTOR, CRITIC = 0, 1
+_GROUPS = ("actor", "critic")
 _ACTION_GAIN, _VALUE_GAIN = 0.01, 1.0
 
 
 class ActorCritic:
     """2 M networks: number 2 m is m's actor, 2 m + 1 its critic, which uses only its first output (and no log_std).
 
-    So one operation serves both, and a member's parameters lie in one row: what the critic does not use has no
-    gradient and stays zero.
+    So one operation serves both, and a member's parameters lie in one row: what one of them does not use has no
+    gradient and stays zero. An actor uses only the first `actor_inputs` numbers of an observation.
 
     both               2 M networks with gradients; actor, critic  M networks each, views without gradients
     parameters         of all; `member_parameters`, `member_gradients` [M, P] show them to an optimizer
@@ -28,13 +29,22 @@ class ActorCritic:
     """
 
     def __init__(
-        self, members: int, architecture: Architecture, head: PolicyHead, device: torch.device | str = "cpu"
+        self,
+        members: int,
+        architecture: Architecture,
+        head: PolicyHead,
+        device: torch.device | str = "cpu",
+        actor_inputs: int | None = None,
     ) -> None:
         self.members, self.head = members, head
         shapes = architecture.shapes() | dict(head.settings)
         self.parameters = StackedParameters(2 * members, shapes, device)
         self.both = StackedNetwork.of(architecture, self.parameters)
-        self.actor, self.critic = self.both.every(ACTOR, 2), self.both.every(CRITIC, 2)
+        self.actor_inputs = architecture.inputs if actor_inputs is None else actor_inputs
+        self.actor, self.critic = self.both.every(ACTOR, 2).narrowed(self.actor_inputs), self.both.every(CRITIC, 2)
+        sees = torch.ones(2, 1, architecture.inputs, dtype=torch.bool, device=device)
+        sees[ACTOR, :, self.actor_inputs :] = False
+        self._sees = None if self.actor_inputs == architecture.inputs else sees
         self.settings = {name: self.parameters[name].detach()[ACTOR::2] for name in head.settings}
         self._settings_gradients = [self.parameters.gradient_of(name)[ACTOR::2] for name in head.settings]
         self.member_parameters = self.parameters.flat.view(members, -1)
@@ -44,8 +54,10 @@ class ActorCritic:
     def __call__(self, observation: Tensor) -> Tensor:
         """observation [M, B, obs] -> [M, 2, B, outputs], with gradients: [:, ACTOR] and [:, CRITIC, :, 0] are used."""
         members, rows, _ = observation.shape
-        twice = observation.unsqueeze(1).expand(-1, 2, -1, -1).reshape(2 * members, rows, -1)
-        return self.both(twice).view(members, 2, rows, -1)
+        twice = observation.unsqueeze(1).expand(-1, 2, -1, -1)
+        if self._sees is not None:
+            twice = torch.where(self._sees, twice, 0.0)
+        return self.both(twice.reshape(2 * members, rows, -1)).view(members, 2, rows, -1)
 
     def gather_gradient(self, log_std_gradient: Tensor) -> None:
         """Collect what `backward()` has left, and the gradient in log_std [M, A], into `member_gradients`."""
@@ -67,33 +79,42 @@ class ActorCritic:
 
     def shared(self) -> dict[str, Tensor]:
         """Views of what is used, [M, …], as `actor.NAME` and `critic.NAME`: to write into them is to change them."""
-        views = {f"actor.{name}": self.parameters[name].detach()[ACTOR::2] for name in self.parameters.shapes}
-        for name in self.both.architecture.shapes():
-            critic = self.parameters[name].detach()[CRITIC::2]
-            views[f"critic.{name}"] = critic[..., :1] if name.startswith(self._last_layer) else critic
-        return views
+        return {
+            f"{group}.{name}": self._used(role, name, self.parameters[name].detach()[role::2])
+            for role, group in enumerate(_GROUPS)
+            for name in self._names(role)
+        }
 
     def member_state(self, member: int) -> dict[str, dict[str, Tensor]]:
         """Copies of one member's groups `actor` and `critic`: what is used, by layer, without the member axis."""
-        critic = self.parameters.group_state(2 * member + CRITIC)
-        for name in self.head.settings:
-            del critic[name]
-        for name, value in critic.items():
-            if name.startswith(self._last_layer):
-                critic[name] = value[:, :1].clone()
-        return {"actor": self.parameters.group_state(2 * member + ACTOR), "critic": critic}
+        return {
+            group: {
+                name: self._used(role, name, self.parameters[name].detach()[2 * member + role]).clone()
+                for name in self._names(role)
+            }
+            for role, group in enumerate(_GROUPS)
+        }
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Overwrite one member with the groups that are there. Raises InvalidInput where a shape differs."""
-        if "actor" in state:
-            self.parameters.load_group_state(2 * member + ACTOR, state["actor"])
-        if "critic" in state:
-            critic = self.parameters.group_state(2 * member + CRITIC)
-            for name, value in state["critic"].items():
-                own = critic.get(name)
-                if own is not None and name.startswith(self._last_layer):
-                    own = own[:, :1]
-                if own is None or value.shape != own.shape:
-                    raise InvalidInput(f"the critic's {name} has another name or shape than in this network")
-                own.copy_(value)
-            self.parameters.load_group_state(2 * member + CRITIC, critic)
+        for role, group in enumerate(_GROUPS):
+            own = {
+                name: self._used(role, name, self.parameters[name].detach()[2 * member + role])
+                for name in self._names(role)
+            }
+            given = state.get(group, own)
+            for name in own.keys() | given.keys():
+                if name not in own or name not in given or own[name].shape != given[name].shape:
+                    raise InvalidInput(f"the {group}'s {name} has another name or shape than in this network")
+            for name, value in own.items():
+                value.copy_(given[name])
+
+    def _names(self, role: int) -> list[str]:
+        """Of the parameters that actors or critics use."""
+        return list(self.parameters.shapes if role == ACTOR else self.both.architecture.shapes())
+
+    def _used(self, role: int, name: str, parameter: Tensor) -> Tensor:
+        """The part of a parameter [..., in, out] that actors or critics use, a view."""
+        if role == ACTOR and name == FIRST_WEIGHT and self._sees is not None:
+            return parameter[..., : self.actor_inputs, :]
+        return parameter[..., :1] if role == CRITIC and name.startswith(self._last_layer) else parameter

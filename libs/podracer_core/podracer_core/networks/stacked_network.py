@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium
@@ -27,6 +27,8 @@ from podracer_core.random_numbers import initialization_keys
 
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here
+
+FIRST_WEIGHT = "layers.0.weight"
 
 Body = Literal["plain", "residual", "normalized", "layer_normalized"]
 Normalizing = StackedResidual | StackedNormalized | StackedLayerNorm
@@ -134,9 +136,12 @@ class StackedNetwork:
     def __call__(self, observation: Tensor, action: Tensor | None = None, *, by_batch: bool = False) -> Tensor:
         """observation [G, B, obs], action [G, B, A] for a critic -> [G, B, outputs].
 
+        Numbers of an observation beyond the architecture's `inputs` are not seen.
+
         `by_batch`, of other bodies than the plain one: normalized by the statistics of these rows.
         """
-        seen = observation if self.convolutions is None else self.convolutions(observation)
+        seen = observation[..., : self.architecture.inputs]
+        seen = seen if self.convolutions is None else self.convolutions(seen)
         inputs = seen if action is None else torch.cat([seen, action], -1)
         return self.dense(inputs) if self.normalized is None else self.normalized(inputs, by_batch=by_batch)
 
@@ -157,6 +162,13 @@ class StackedNetwork:
     def map(self, change: Callable[[Tensor], Tensor]) -> StackedNetwork:
         """The same networks over changed parameters."""
         return StackedNetwork(self.architecture, {name: change(tensor) for name, tensor in self.tensors.items()})
+
+    def narrowed(self, inputs: int) -> StackedNetwork:
+        """The same networks without the weights of what stands behind the first `inputs` numbers of an observation."""
+        if inputs == self.architecture.inputs:
+            return self
+        tensors = self.tensors | {FIRST_WEIGHT: self.tensors[FIRST_WEIGHT][:, :inputs]}
+        return StackedNetwork(replace(self.architecture, inputs=inputs), tensors)
 
     def initialize(
         self,
@@ -240,6 +252,13 @@ def image_shape(space: gymnasium.Space[Any]) -> ImageShape | None:
     if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return ImageShape.of(space.shape)
     return None
+
+
+def actor_inputs(space: gymnasium.Space[Any]) -> int:
+    """Numbers in an observation that the actor sees: the first of an `AsymmetricBox`, else all. Raises as
+    `observation_size`."""
+    size: int = getattr(space, "actor_size", observation_size(space))
+    return size
 
 
 def observation_size(space: gymnasium.Space[Any]) -> int:

@@ -14,7 +14,7 @@ from podracer_core.catalogue.messages import environment_from_message, space_fro
 from podracer_core.errors import InvalidInput, PodracerError
 from podracer_core.jobs.messages import seconds_from_duration, seconds_to_duration
 from podracer_core.jobs.search import Search
-from podracer_core.jobs.spec import validate_action_space
+from podracer_core.jobs.spec import validate_spaces
 from podracer_core.rpc import limits
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs import jobs
@@ -232,4 +232,4 @@ def _check_search(job: JobRow, description: environment_pb2.EnvironmentDescripti
     if description.ByteSize() > limits.SPEC_BYTES:
         raise InvalidInput(f"the environment's description has more than {limits.SPEC_BYTES} bytes")
     search = Search.from_message(spec_of(job).search)
-    validate_action_space(search, space_from_message(description.action_space))
+    validate_spaces(search, *map(space_from_message, (description.observation_space, description.action_space)))
