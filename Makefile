@@ -26,7 +26,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-mjlab test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -61,6 +61,15 @@ test-slow: setup  ## the tests that take minutes
 
 test-stress: setup  ## the tests of our processes on busy cores, with delays between them: ROUNDS=10, FRESH=1 begins anew
 	@$(BIN)/python tests/stress/run.py --rounds $(ROUNDS) $(if $(FRESH),--fresh)
+
+$(VENV)-mjlab/.ready: $(VENV)/.ready requirements-mjlab.txt
+	@$(PYTHON) -m venv $(VENV)-mjlab
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$($(VENV)-mjlab/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/setup.pth
+	@$(VENV)-mjlab/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-mjlab.txt
+	@touch $@
+
+test-mjlab: $(VENV)-mjlab/.ready  ## a round in mjlab's Go1, with the older MuJoCo that it needs; minutes the first time
+	@$(VENV)-mjlab/bin/python -m pytest --timeout 1800 tests/unit/environments/test_rsl_rl.py
 
 test-gpu: setup  ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu
@@ -192,4 +201,4 @@ bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done
 
 clean:  ## remove what setup and tools made
-	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-audit $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-manifests $(VENV)-audit $(VENV)-mjlab $(VENV)-site site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

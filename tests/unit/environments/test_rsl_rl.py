@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.on_policy import OnPolicy
@@ -23,55 +21,13 @@ from podracer_core.checkpoint import Checkpoint, load_policy
 from podracer_core.checkpoint.export import export_policy
 from podracer_core.collect import Collector
 from podracer_core.environments.registry import make_vec_environment
-from podracer_core.environments.rsl_rl import RslRlEnvironment
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.networks import ACTOR, CRITIC
+from support.carts import ACTOR_SIZE, LIMIT, WHOLE, Carts, CartsHere
 
-MEMBERS, WORLDS, HORIZON, LIMIT, FAR = 2, 4, 12, 5, 0.9
-ACTOR_SIZE, WHOLE = 3, 7
-
-
-class Carts:
-    """A `VecEnv` of points that are pushed, and restarted where they have come too far or the time is over."""
-
-    num_actions, max_episode_length = 2, LIMIT
-
-    def __init__(self, num_envs: int, device: torch.device) -> None:
-        self.num_envs, self.device = num_envs, device
-        self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long, device=device)
-        self.place = torch.zeros(num_envs, 2, device=device)
-        self.seeds: list[int] = []
-        self.acted: list[Tensor] = []
-
-    def seed(self, seed: int) -> None:
-        self.seeds.append(seed)
-
-    def reset(self) -> None:
-        self.place.fill_(0.1)
-        self.episode_length_buf.zero_()
-
-    def get_observations(self) -> dict[str, Tensor]:
-        height = self.place.sum(1, keepdim=True)
-        return {
-            "policy": torch.cat([self.place, height], 1),
-            "critic": torch.cat([height, self.place.square(), height], 1),
-        }
-
-    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Mapping[str, Any]]:
-        self.acted.append(action)
-        self.place += 0.2 * action.clamp_(-1, 1)
-        self.episode_length_buf += 1
-        far, over = self.place.norm(dim=1) > FAR, self.episode_length_buf >= LIMIT
-        reward, done = 1 - self.place.square().sum(1), far | over
-        self.place[done], self.episode_length_buf[done] = 0.1, 0
-        return self.get_observations(), reward, done.long(), {"time_outs": over & ~far, "log": {}}
-
-
-class CartsHere(RslRlEnvironment):
-    def make(self, num_envs: int, device: torch.device, **arguments: Any) -> Carts:
-        return Carts(num_envs, device)
+MEMBERS, WORLDS, HORIZON = 2, 4, 12
 
 
 def cohort(*members: int, **shared: Any) -> CohortConfig:
@@ -107,8 +63,9 @@ def checkpoint_of(algorithm: OnPolicy, environment: VecEnvironment) -> Checkpoin
 def test_groups_ends_and_members_lie_where_they_belong() -> None:
     environment = CartsHere(MEMBERS * WORLDS)
     _, collector = start(environment, *range(MEMBERS))
+    simulator, acted = environment._simulator, []
+    simulator.step = lambda action: (acted.append(action), Carts.step(simulator, action))[1]
     rollout = collector.collect(HORIZON)
-    simulator = environment._simulator
     seen = rollout.observation
     assert seen.shape == (HORIZON + 1, MEMBERS, WORLDS, WHOLE)
     torch.testing.assert_close(seen[..., 2:4], (seen[..., 0] + seen[..., 1]).unsqueeze(-1).expand(-1, -1, -1, 2))
@@ -116,8 +73,8 @@ def test_groups_ends_and_members_lie_where_they_belong() -> None:
     assert environment.original_space == DictSpace(
         (("actor", BoxSpace(-torch.inf, torch.inf, (3,))), ("critic", BoxSpace(-torch.inf, torch.inf, (4,))))
     )
-    acted = torch.stack(simulator.acted).view(HORIZON, MEMBERS, WORLDS, 2)  # in place, clipped: a copy
-    assert torch.equal(acted, rollout.action.clamp(-1, 1)) and not torch.equal(acted, rollout.action)
+    actions = torch.stack(acted).view(HORIZON, MEMBERS, WORLDS, 2)  # the simulator clips them, in a copy
+    assert torch.equal(actions, rollout.action.clamp(-1, 1)) and not torch.equal(actions, rollout.action)
     ended = rollout.terminated | rollout.truncated
     assert rollout.terminated.any() and rollout.truncated.any() and not (rollout.terminated & rollout.truncated).any()
     assert torch.equal(rollout.final_observation[ended], seen[:-1][ended])
@@ -189,9 +146,9 @@ def test_the_actor_alone_is_exported(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     class Other(CartsHere):
-        observation_groups = {"actor": ["policy"], "critic": ["policy", "camera"]}
+        observation_groups: ClassVar = {"actor": ["policy"], "critic": ["policy", "camera"]}
 
-    with pytest.raises(InvalidInput, match="no group camera, only policy, critic"):
+    with pytest.raises(InvalidInput, match="no group camera, only critic, policy"):
         Other(1)
     space = CartsHere(1).original_space
     assert space is not None

@@ -105,8 +105,9 @@ def describe(space: Space) -> str:
 
 def seen_by_actor(space: Space) -> Space:
     """The part of an environment's observations that acting needs: all, or the first of `ASYMMETRIC`."""
-    is_part = isinstance(space, DictSpace) and tuple(name for name, _ in space.spaces) == ASYMMETRIC
-    return space.spaces[0][1] if is_part else space  # type: ignore[union-attr]
+    if isinstance(space, DictSpace) and tuple(name for name, _ in space.spaces) == ASYMMETRIC:
+        return space.spaces[0][1]
+    return space
 
 
 def form_of(space: Space, *, bounds: bool) -> Space:

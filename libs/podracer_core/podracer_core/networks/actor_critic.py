@@ -9,11 +9,10 @@ from torch import Tensor
 
 from podracer_core.errors import InvalidInput
 from podracer_core.networks.action_head import PolicyHead
-from podracer_core.networks.stacked_network import FIRST_WEIGHT, Architecture, StackedNetwork
+from podracer_core.networks.stacked_network import Architecture, StackedNetwork
 from podracer_core.networks.stacked_parameters import StackedParameters
 
 ACTOR, CRITIC = 0, 1
-_GROUPS = ("actor", "critic")
 _ACTION_GAIN, _VALUE_GAIN = 0.01, 1.0
 
 
@@ -79,42 +78,30 @@ class ActorCritic:
 
     def shared(self) -> dict[str, Tensor]:
         """Views of what is used, [M, …], as `actor.NAME` and `critic.NAME`: to write into them is to change them."""
-        return {
-            f"{group}.{name}": self._used(role, name, self.parameters[name].detach()[role::2])
-            for role, group in enumerate(_GROUPS)
-            for name in self._names(role)
-        }
+        actors = self.actor.tensors | self.settings
+        views = {f"actor.{name}": actors[name] for name in self.parameters.shapes}
+        for name, critic in self.critic.tensors.items():
+            views[f"critic.{name}"] = critic[..., :1] if name.startswith(self._last_layer) else critic
+        return views
 
     def member_state(self, member: int) -> dict[str, dict[str, Tensor]]:
         """Copies of one member's groups `actor` and `critic`: what is used, by layer, without the member axis."""
-        return {
-            group: {
-                name: self._used(role, name, self.parameters[name].detach()[2 * member + role]).clone()
-                for name in self._names(role)
-            }
-            for role, group in enumerate(_GROUPS)
-        }
+        return {group: {name: view.clone() for name, view in own.items()} for group, own in self._views(member).items()}
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Overwrite one member with the groups that are there. Raises InvalidInput where a shape differs."""
-        for role, group in enumerate(_GROUPS):
-            own = {
-                name: self._used(role, name, self.parameters[name].detach()[2 * member + role])
-                for name in self._names(role)
-            }
+        for group, own in self._views(member).items():
             given = state.get(group, own)
-            for name in own.keys() | given.keys():
-                if name not in own or name not in given or own[name].shape != given[name].shape:
-                    raise InvalidInput(f"the {group}'s {name} has another name or shape than in this network")
-            for name, value in own.items():
-                value.copy_(given[name])
+            found, expected = ({name: list(each.shape) for name, each in part.items()} for part in (given, own))
+            if found != expected:
+                raise InvalidInput(f"the {group} has parameters {found}, expected {expected}")
+            for name, view in own.items():
+                view.copy_(given[name])
 
-    def _names(self, role: int) -> list[str]:
-        """Of the parameters that actors or critics use."""
-        return list(self.parameters.shapes if role == ACTOR else self.both.architecture.shapes())
-
-    def _used(self, role: int, name: str, parameter: Tensor) -> Tensor:
-        """The part of a parameter [..., in, out] that actors or critics use, a view."""
-        if role == ACTOR and name == FIRST_WEIGHT and self._sees is not None:
-            return parameter[..., : self.actor_inputs, :]
-        return parameter[..., :1] if role == CRITIC and name.startswith(self._last_layer) else parameter
+    def _views(self, member: int) -> dict[str, dict[str, Tensor]]:
+        """Of one member's groups."""
+        every: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}}
+        for name, stacked in self.shared().items():
+            group, _, parameter = name.partition(".")
+            every[group][parameter] = stacked[member]
+        return every

@@ -28,8 +28,6 @@ from podracer_core.random_numbers import initialization_keys
 _HIDDEN_GAIN = 2.0**0.5
 _CONVOLUTIONS = 1000  # their layers' numbers begin here
 
-FIRST_WEIGHT = "layers.0.weight"
-
 Body = Literal["plain", "residual", "normalized", "layer_normalized"]
 Normalizing = StackedResidual | StackedNormalized | StackedLayerNorm
 _NORMALIZING: Mapping[str, Callable[[Sequence[int], str, dict[str, Tensor]], Normalizing]] = {
@@ -167,7 +165,8 @@ class StackedNetwork:
         """The same networks without the weights of what stands behind the first `inputs` numbers of an observation."""
         if inputs == self.architecture.inputs:
             return self
-        tensors = self.tensors | {FIRST_WEIGHT: self.tensors[FIRST_WEIGHT][:, :inputs]}
+        first = "layers.0.weight"
+        tensors = self.tensors | {first: self.tensors[first][:, :inputs]}
         return StackedNetwork(replace(self.architecture, inputs=inputs), tensors)
 
     def initialize(
