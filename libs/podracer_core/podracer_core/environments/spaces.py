@@ -74,11 +74,7 @@ def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
     match space:
         case BoxSpace(low, high, shape, dtype):
             kind = np.dtype(dtype)
-            return gym.Box(
-                np.broadcast_to(np.asarray(low, dtype=kind).reshape(shape if isinstance(low, tuple) else ()), shape),
-                np.broadcast_to(np.asarray(high, dtype=kind).reshape(shape if isinstance(high, tuple) else ()), shape),
-                dtype=kind.type,
-            )
+            return gym.Box(_limits(low, shape, kind), _limits(high, shape, kind), dtype=kind.type)
         case DiscreteSpace(n, start):
             return gym.Discrete(n, start=start)
         case MultiDiscreteSpace(nvec, starts, shape):
@@ -159,6 +155,14 @@ def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:
     if flat.size and bool((flat == flat[0]).all()):
         return float(flat[0])
     return tuple(float(number) for number in flat)
+
+
+def _limits(bound: Bound, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    numbers: Any = bound if isinstance(bound, tuple) else (bound,)
+    if kind.kind in "iu":  # as floats, the bounds of int64 are a little outside of it
+        edges = np.iinfo(kind)
+        numbers = [int(min(max(number, edges.min), edges.max)) for number in numbers]
+    return np.broadcast_to(np.asarray(numbers, kind).reshape(shape if isinstance(bound, tuple) else ()), shape)
 
 
 def action_mask_size(space: gymnasium.Space[Any]) -> int:
