@@ -35,6 +35,8 @@ _PATIENCE_S = 0.25  # how late a deadline may be noticed
 _SPIN_S = 100e-6
 _yield_core = getattr(os, "sched_yield", lambda: None)
 
+_MOST_LINE_BYTES, _MOST_PAYLOAD_BYTES = 64 << 20, 4 << 30  # the spaces of a million numbers, each with its bounds
+
 _ALIGNMENT_BYTES = 64
 
 
@@ -79,8 +81,20 @@ class Channel:
             if part == b"\n" and not self._received:
                 return {}, b""
             self._received += part
-            message = self._take()
+            if self._wanted or b"\n" in part:
+                message = self._take()
+            elif len(self._received) > _MOST_LINE_BYTES:
+                raise ValueError(f"a line of more than {_MOST_LINE_BYTES} bytes")
+            if message is None and time.monotonic() >= deadline:
+                raise TimeoutError("a message has not come to its end in time")
         return message
+
+    def is_silent(self) -> bool:
+        """Whether nothing has arrived that no `receive` has returned."""
+        try:
+            return not self._received and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:  # nothing is there, or nobody, as `send` will say
+            return True
 
     def close(self) -> None:
         """Close the socket."""
@@ -93,10 +107,13 @@ class Channel:
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
-        header = json.loads(line) if line else {}
-        if not isinstance(header, dict):
-            raise ValueError(f"{line[:100]!r} is not a message")
-        payload_bytes = header.pop("payload_bytes", 0)
+        try:
+            header = json.loads(line) if line else {}
+        except RecursionError:
+            header = None
+        payload_bytes = header.pop("payload_bytes", 0) if isinstance(header, dict) else None
+        if type(payload_bytes) is not int or not 0 <= payload_bytes <= _MOST_PAYLOAD_BYTES:
+            raise ValueError(f"{bytes(line[:100])!r} is not a message")
         self._wanted = len(line) + len(newline) + payload_bytes
         if len(rest) < payload_bytes:
             return None
