@@ -70,7 +70,14 @@ _ADVICE: dict[type[gymnasium.Space[Any]], str] = {
 
 
 def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
-    """The inverse of `from_gymnasium`."""
+    """The inverse of `from_gymnasium`. Raises InvalidInput for a space that cannot be, such as one of no actions."""
+    try:
+        return _made(space)
+    except (AssertionError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidInput(f"there is no space {describe(space)[:200]}: {error}") from error
+
+
+def _made(space: Space) -> gymnasium.Space[Any]:
     match space:
         case BoxSpace(low, high, shape, dtype):
             kind = np.dtype(dtype)

@@ -222,8 +222,8 @@ class PreprocessVecEnv(VecEnvironment):
             self.original_space = from_json(opened["observation_space"])
             self.observation_space = observation_array_space(to_gymnasium(self.original_space))
             self.action_space = to_gymnasium(from_json(opened["action_space"]))
-        except (AssertionError, MemoryError, OverflowError, TypeError, ValueError) as error:
-            raise self._processes.failed(f"{self.name}: its spaces cannot be made again: {error}"[:LONGEST_MESSAGE]) from error
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.name}: {error.message}"[:LONGEST_MESSAGE], environment=self.name) from error
         if opened["mask_size"] not in (0, action_mask_size(self.action_space)):
             raise self._processes.failed(f"{self.name}: masks of {opened['mask_size']} flags for {self.action_space}")
         self.max_episode_steps = opened["max_episode_steps"]
