@@ -16,6 +16,7 @@ import json
 import math
 import mmap
 import os
+import select
 import socket
 import struct
 import tempfile
@@ -55,6 +56,8 @@ class Channel:
         seconds = struct.pack("ll", int(_PATIENCE_S), int(_PATIENCE_S % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
         self._connection = connection
+        self._arrived = select.poll()
+        self._arrived.register(connection, select.POLLIN)
         self._spins = spins
         self._received, self._wanted = bytearray(), 0  # bytes
         self._waited_s = math.inf
@@ -91,9 +94,11 @@ class Channel:
 
     def is_silent(self) -> bool:
         """Whether nothing has arrived that no `receive` has returned."""
+        if self._received or not self._arrived.poll(0):
+            return not self._received
         try:
-            return not self._received and not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:  # nothing is there, or nobody, as `send` will say
+            return not self._connection.recv(1, socket.MSG_PEEK)  # empty: the other side is gone, as `send` will say
+        except OSError:
             return True
 
     def close(self) -> None:
