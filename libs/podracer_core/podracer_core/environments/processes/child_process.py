@@ -196,7 +196,8 @@ class ChildProcess:
             return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")
         status = self._process.returncode
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return ChildLost(f"{self._name}: the process was {how} in {self._command!r}")
+        advice = ": the kernel does that to a process for which there is no memory" if status == -signal.SIGKILL else ""
+        return ChildLost(f"{self._name}: the process was {how} in {self._command!r}{advice}")
 
     def _interfered(self, what: object) -> ChildLost:
         """The error for something that no answer of ours says."""
