@@ -150,7 +150,7 @@ def _inner_products(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.bmm(left.transpose(1, 2), right, out=out)
         return
     rows = left.shape[1] // parts * parts
-    split = [each[:, :rows].unflatten(1, (parts, -1)) for each in (left, right)]
+    split = [each[:, :rows].reshape(len(each), parts, -1, each.shape[2]) for each in (left, right)]
     torch.sum(split[0].transpose(2, 3) @ split[1], 1, out=out)
     if rows < left.shape[1]:
         out.baddbmm_(left[:, rows:].transpose(1, 2), right[:, rows:])
