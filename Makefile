@@ -138,7 +138,7 @@ chaos-cluster: setup  ## the same on the Kubernetes that KUBECONFIG names: a hun
 zoo: setup  ## the short jobs of the zoo, beside their cards: fails if one misses its target; ten minutes
 	@$(BIN)/python scripts/zoo.py
 
-fuzz: setup  ## strange requests, lying pods and servers, broken files, histories of leases: 100,000 and more, an hour
+fuzz: setup  ## strange requests and environments, lying pods and servers, broken files, histories of leases: 100,000 and more, an hour
 	@PODRACER_FUZZ=$${PODRACER_FUZZ:-15000} $(BIN)/python -m pytest -m "not gpu" tests/fuzz tests/integration/*/test_random_requests.py tests/integration/*/test_hostile_*.py tests/integration/orchestrator/test_exact_counters.py
 
 lint: setup  ## ruff: style and likely mistakes

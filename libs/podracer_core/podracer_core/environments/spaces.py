@@ -114,7 +114,8 @@ def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
     if isinstance(space, gym.Box) and space.shape and space.low.size:
         if space.dtype == np.uint8:
             return space
-        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        with np.errstate(over="ignore"):  # 1e300 is a bound
+            low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         return gym.Box(low, high, space.shape, np.float32)
     from_gymnasium(space)  # refuses what has no fixed size
     size = gym.utils.flatdim(space)
