@@ -144,7 +144,7 @@ class Watch:
         log = self._lab.log(self._name)
         assert "unexpected error" not in log, log[-3000:]
         assert "Traceback" not in log, log[-3000:]
-        assert self._files() == self._before
+        assert (after := self._files()) == self._before, set(after.items()) ^ set(self._before.items())
 
     def _files(self) -> dict[str, tuple[int, int]]:
         """Size and time of all files but its own, by path."""

@@ -150,10 +150,10 @@ def test_a_learner_survives_whatever_it_is_told(lab: Any, train_work: Callable[.
     with lies.serving(address):
         lab.addresses |= dict.fromkeys(("orchestrator", *peers), address)
         lies.begin(random.Random(SEED))
-        watch = None
+        watch, others = None, [f"{role}.{end}" for role in peers for end in ("log", "cache")]
         while not lies.ends.is_set():
             process = lab.start_learner(layout, peer_patience="2", store_patience="2")
-            watch = watch or Watch(lab, "learner", "store/projects/p/jobs/uid1")
+            watch = watch or Watch(lab, "learner", "store/projects/p/jobs/uid1", *others)
             wait_for_the_end(process, lies)
             log = lab.log("learner")
             assert process.poll() == 0, log[-5000:]

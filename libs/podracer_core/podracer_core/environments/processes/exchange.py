@@ -114,8 +114,8 @@ class Channel:
             return None
         try:
             header = json.loads(line) if line else {}
-        except RecursionError:
-            header = None
+        except RecursionError as error:
+            raise ValueError(f"{bytes(line[:100])!r} is not a message") from error
         payload_bytes = header.pop("payload_bytes", 0) if isinstance(header, dict) else None
         if type(payload_bytes) is not int or not 0 <= payload_bytes <= _MOST_PAYLOAD_BYTES:
             raise ValueError(f"{bytes(line[:100])!r} is not a message")
