@@ -207,7 +207,9 @@ def test_a_job_says_whether_its_best_has_an_edge_over_holding(
     same = {**kwargs, "validation_end": DAYS[89]}
     trained = stored_policy(EnvironmentSpec("StockTrading-v0", kwargs=same), tmp_path)
     with local_evaluator.private_evaluator() as stub:
-        found = [edge_in_validation(Competition([each], 5), stub, pytest.fail) for each in (trained, trader)]
+        brought: list[Path] = []
+        found = [edge_in_validation(Competition([each], 5), stub, brought.append) for each in (trained, trader)]
+    assert brought == [trained, trader]
     assert found[0] == "none: the policy was trained on the days that selected it"
     assert str(found[1]).startswith("not known: an edge over holding shows in 20 days or more")
 

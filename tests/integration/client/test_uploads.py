@@ -127,7 +127,7 @@ class TestBringFiles:
 
     def test_from_the_same_store(self, checkpoint: Path, evaluator: Any, tmp_path: Path) -> None:
         write_files(tmp_path / "objects", {self.CODE.key: b"the code"})
-        bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"))
+        bring_files(evaluator, checkpoint, lambda: pytest.fail("no server is needed"), Trust())
         assert evaluator.received == [(self.CODE.sha256, b"the code")]
 
     NAME = "projects/default/artifacts/x"
@@ -174,13 +174,13 @@ class TestBringFiles:
     def test_an_environment_without_files_needs_nothing(self, evaluator: Any, tmp_path: Path) -> None:
         metadata = {"environment": EnvironmentSpec(id="CartPole-v1").to_metadata()}
         write_files(tmp_path, {"manifest.json": Manifest((), metadata, {}).to_json()})
-        bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))
+        bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         assert evaluator.received == []
 
     def test_what_is_no_policy_is_told(self, evaluator: Any, tmp_path: Path) -> None:
         write_files(tmp_path, {"manifest.json": json.dumps({"schema": "podracer/manifest/v1"}).encode()})
         with pytest.raises(Exception, match=r"manifest.json is not a manifest"):
-            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))
+            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())
         write_files(tmp_path, {"manifest.json": Manifest((), {}, {}).to_json()})
         with pytest.raises(InvalidInput, match="is not an agent's checkpoint"):
-            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"))
+            bring_files(evaluator, tmp_path, lambda: pytest.fail("no server is needed"), Trust())

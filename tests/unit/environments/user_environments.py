@@ -140,7 +140,7 @@ class Hostile(Counter):
 
 def _descriptors() -> list[int]:
     """Those above the standard three; a pipe keeps the number that it had in a parent with many of them."""
-    return [number for number in map(int, os.listdir("/proc/self/fd")) if number > 2]
+    return [number for each in Path("/proc/self/fd").iterdir() if (number := int(each.name)) > 2]
 
 
 class _Unspeakable(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from podracer_client.command.options import (
     Policies,
     ServerOptions,
     Settings,
+    Trusted,
     with_server,
 )
 from podracer_client.display.output import write_json
@@ -80,6 +82,7 @@ def backtest(
     baselines: Baselines = None,
     walk: Walk = False,
     settings: Settings = None,
+    trust: Trusted = False,
     output: Output = None,
     figures: FiguresFolder = None,
     json: Json = False,
@@ -87,8 +90,9 @@ def backtest(
     """Back-test a trading policy against baselines on unseen days. Writes a page (index.html) and all fills
     (trades.csv)."""
     from podracer_client.local.evaluator import private_evaluator
-    from podracer_client.policies.environment import parsed_arguments
+    from podracer_client.policies.environment import bring_files, parsed_arguments
     from podracer_client.policies.folders import competing_folders
+    from podracer_client.policies.trust import Trust
     from podracer_client.trading.backtest_text import backtest_json, backtest_text
     from podracer_client.trading.session import BacktestPlan, play_backtest, price_file
     from podracer_client.trading.validation import edge_in_validation
@@ -106,9 +110,11 @@ def backtest(
         price_file(data, server.connect) as table,
         private_evaluator() as evaluator,
     ):
+        trusted = Trust(server.folder, trust)
+        bring = partial(bring_files, evaluator, connect=server.connect, trust=trusted)
         plan = BacktestPlan(arguments, rule, _BASELINES if baselines is None else baselines, index, table)
-        found = play_backtest(plan, folders, evaluator, server.connect, walk=walk)
-        found = replace(found, validation=edge_in_validation(competition, evaluator, server.connect))
+        found = play_backtest(plan, folders, evaluator, bring, walk=walk)
+        found = replace(found, validation=edge_in_validation(competition, evaluator, bring))
 
     from podracer_client.trading.backtest_page import write_backtest  # after the play: matplotlib takes a second
 

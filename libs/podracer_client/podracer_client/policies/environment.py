@@ -32,7 +32,7 @@ def bring_files(
     evaluator: evaluator_service_pb2_grpc.EvaluatorServiceStub,
     checkpoint: Path,
     connect: Connect,
-    trust: Trust = Trust(),  # noqa: B008 - it cannot change
+    trust: Trust,
 ) -> None:
     """Send an evaluator the files of the environment of the checkpoint in a folder.
 

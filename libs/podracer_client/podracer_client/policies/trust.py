@@ -31,7 +31,7 @@ class Trust:
         text = f"the policy's environment is code of the server: {name}, SHA-256 {code.sha256[:16]}"
         is_asked = not self.given and sys.stdin.isatty() and sys.stderr.isatty()
         if not self.given and not (is_asked and typer.confirm(f"{text}. Run it in a box?", err=True)):
-            message = f"{text}; if you trust it, say so once with `podracer evaluate POLICY --trust`"
+            message = f"{text}; if you trust it, say so once with --trust"
             raise InvalidInput(message, reason="UNTRUSTED_ENVIRONMENT")
         known.parent.mkdir(parents=True, exist_ok=True)
         with known.open("a") as file:

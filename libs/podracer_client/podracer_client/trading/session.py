@@ -16,7 +16,7 @@ from podracer.evaluator.v1 import evaluator_service_pb2, evaluator_service_pb2_g
 from podracer_client.artifacts.data_sets import fetch_data_set
 from podracer_client.jobs.client import Client
 from podracer_client.names import refused
-from podracer_client.policies.environment import bring_files, trained_environment, with_arguments
+from podracer_client.policies.environment import trained_environment, with_arguments
 from podracer_client.trading.backtests import POLICY, Account, Backtest, run_backtest
 from podracer_core.attachments.transfer import put_file, sha256_of
 from podracer_core.backtest.record import chained
@@ -24,12 +24,15 @@ from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.spec import StoredFile
 from podracer_core.errors import InvalidInput, NotFound
 
-__all__ = ["BacktestPlan", "PriceFile", "play_backtest", "price_file"]
+__all__ = ["BacktestPlan", "Bring", "PriceFile", "play_backtest", "price_file"]
 
 _TABLE = "table"
 _SELECTION = ("evaluation_start", "evaluation_end")
 
 Evaluator = evaluator_service_pb2_grpc.EvaluatorServiceStub
+
+Bring = Callable[[Path], None]
+"""Sends the evaluator the files of the environment of the checkpoint in a folder."""
 
 _Play = Callable[[Sequence[Path], EnvironmentSpec, bool], Backtest]
 """Plays checkpoints in an environment; whether beside what they are held against."""
@@ -65,14 +68,14 @@ class BacktestPlan:
 
 
 def play_backtest(
-    plan: BacktestPlan, folders: Sequence[Path], evaluator: Evaluator, connect: Callable[[], Client], *, walk: bool
+    plan: BacktestPlan, folders: Sequence[Path], evaluator: Evaluator, bring: Bring, *, walk: bool
 ) -> Backtest:
     """Play the checkpoints in these folders together, or (`walk`) one after the other.
 
     Raises InvalidInput for an environment that is no market or is refused by the evaluator, NotFound for files that are
     neither here nor on a server.
     """
-    player = _Player(plan, evaluator, connect)
+    player = _Player(plan, evaluator, bring)
     if walk:
         return _walk_forward(folders, [player.prepare(folder) for folder in folders], player.play)
     return player.play(folders, player.prepare(folders[0]), True)
@@ -98,8 +101,8 @@ def price_file(text: str, connect: Callable[[], Client]) -> Iterator[PriceFile |
 class _Player:
     """Prepares the environment of each checkpoint, and plays checkpoints in it."""
 
-    def __init__(self, plan: BacktestPlan, evaluator: Evaluator, connect: Callable[[], Client]) -> None:
-        self._plan, self._evaluator, self._connect = plan, evaluator, connect
+    def __init__(self, plan: BacktestPlan, evaluator: Evaluator, bring: Bring) -> None:
+        self._plan, self._evaluator, self._bring = plan, evaluator, bring
         self._trained_tables: dict[Path, StoredFile | None] = {}
 
     def prepare(self, checkpoint: Path) -> EnvironmentSpec:
@@ -109,11 +112,11 @@ class _Player:
         environment = with_arguments(_without_dates(trained), self._plan.arguments)
         self._trained_tables[checkpoint] = None
         if self._plan.table is None:
-            bring_files(self._evaluator, checkpoint, self._connect)
+            self._bring(checkpoint)
             return environment
         table = self._plan.table.put(self._evaluator)
         try:
-            bring_files(self._evaluator, checkpoint, self._connect)
+            self._bring(checkpoint)
             self._trained_tables[checkpoint] = _trained_table(trained, self._evaluator)
         except NotFound:
             if "train_end" not in environment.kwargs:  # only the table of training says when training ended

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from podracer_client.local.reading import Connect
-from podracer_client.policies.environment import bring_files, trained_environment
+from podracer_client.policies.environment import trained_environment
 from podracer_client.policies.folders import Competition
 from podracer_client.trading.backtests import run_backtest
-from podracer_client.trading.session import Evaluator
+from podracer_client.trading.session import Bring, Evaluator
 from podracer_core.backtest.edge import Edge, edge_over_holding
 from podracer_core.errors import InvalidInput, NotFound
 
@@ -17,14 +16,14 @@ __all__ = ["edge_in_validation"]
 _HOLDING = "buy_and_hold"
 
 
-def edge_in_validation(competition: Competition | str, evaluator: Evaluator, connect: Connect) -> Edge | str:
+def edge_in_validation(competition: Competition | str, evaluator: Evaluator, bring: Bring) -> Edge | str:
     """Play the candidates through the bars by which the job chose among them; a text says why there is no answer."""
     if isinstance(competition, str):
         return competition
     first = competition.folders[0]
     try:
         environment = trained_environment(first)
-        bring_files(evaluator, first, connect)
+        bring(first)
         best = run_backtest(evaluator, [first], environment, baselines=(_HOLDING,))
         if best.trained_bars:
             return "none: the policy was trained on the days that selected it"
