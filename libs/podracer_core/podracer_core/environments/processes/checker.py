@@ -7,7 +7,6 @@ torch or user code.
 from __future__ import annotations
 
 import inspect
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +56,7 @@ class Checker:
         while self._goes_on:
             seed += 1
             self._check_precision(self._attempt(seed, _EPISODE_STEPS), origin)
-        wall, processor = statistics.median(self._walls), statistics.median(self._processors)
+        wall, processor = float(np.median(self._walls)), float(np.median(self._processors))
         waits = wall >= _WAITING_S and processor < wall / 2
         return {"warnings": list(self._warnings.values()), "step_s": wall, "waits": waits, "observation_origin": origin}
 

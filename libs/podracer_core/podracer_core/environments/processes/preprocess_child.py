@@ -48,7 +48,6 @@ from typing import Any
 import gymnasium
 from numpy.typing import NDArray
 
-from podracer_core.catalogue.environments.packages import install_advice
 from podracer_core.environments.processes.breaks import describe_error
 from podracer_core.environments.processes.environment_index import VARIABLE, EnvironmentIndex, open_gymnasium
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
@@ -165,6 +164,8 @@ def hint(error: BaseException) -> str:
         if str(file.parent) in sys.path:
             return "only what `environment.code` names is sent here: name the folder that holds this file"
     if isinstance(error, ModuleNotFoundError):
+        from podracer_core.catalogue.environments.packages import install_advice  # late: it takes 100 ms
+
         top = (error.name or getattr(error.__cause__, "name", None) or "it").partition(".")[0]
         return install_advice(top) or f"install {top}, or name the folder that holds it under `environment.code`"
     return ""
