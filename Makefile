@@ -26,7 +26,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -68,6 +68,9 @@ test-gpu: setup  ## the tests that need a CUDA device
 images:  ## build the images of the six services and of MinIO (.env, PODRACER_TORCH_INDEX); needs Docker
 	@$(REVISION) docker compose --profile policy build
 	@docker image ls --filter reference='*/*/podracer-*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
+
+locks: setup  ## deploy/images/*.lock: exact version and hashes of what the images install, after a change of dependencies
+	@$(BIN)/python deploy/images/requirements.py
 
 push-images:  ## build the images for amd64 and arm64 (PLATFORMS) and push them to the registry of .env, with SBOM and provenance
 	@mkdir -p build && $(REVISION) docker compose --profile policy config --output build/compose.yaml
