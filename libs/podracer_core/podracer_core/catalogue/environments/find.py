@@ -25,9 +25,9 @@ BUILT_IN: Mapping[str, EnvironmentInfo] = BuiltIn(
     "id",
     "podracer_core.environments.classic_control_info",
     "podracer_core.environments.mujoco_info",
-    "podracer_core.environments.mjlab_info",
     "podracer_core.environments.point_chasing_info",
     "podracer_core.environments.stock_trading_info",
+    "podracer_core.environments.mjlab_info",
 )
 
 _GYMNASIUM_ID = re.compile(r"^(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+$")
