@@ -129,9 +129,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="every row in seconds; the figures mean nothing")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
-    parser.add_argument(
-        "--purejaxrl", type=Path, help="a checkout of the peer, for which JAX and gymnax 0.0.9 are here"
-    )
+    parser.add_argument("--purejaxrl", help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed")
     parser.add_argument("--profile", action="store_true", help="print kernels instead")
     parser.add_argument("--results", type=Path, help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -209,12 +207,10 @@ def _problem(row: Row, options: argparse.Namespace, minutes: float) -> str:
 def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> Iterator[Record]:
     """The records of a row's systems, each measured in a process of its own."""
     for system, (function, arguments) in row.systems.items():
-        if function == "purejaxrl":
-            arguments = {**arguments, "checkout": str(options.purejaxrl and options.purejaxrl.absolute())}
         if (options.profile and function != "rounds") or (function == "purejaxrl" and not options.purejaxrl):
             continue
         order = {"function": function, "arguments": arguments, "seed": seed, "started": time.time()}
-        order |= {name: getattr(options, name) for name in ("device", "tiny", "profile")}
+        order |= {name: getattr(options, name) for name in ("device", "tiny", "profile", "purejaxrl")}
         start, date = time.monotonic(), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with tempfile.TemporaryDirectory() as folder, _watched(options.device) as gpu:
             output, problem = _ended(order, folder, dict.fromkeys(CACHES, folder) if row.is_cold else {}, end)
@@ -224,11 +220,8 @@ def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> I
         seconds = round(time.monotonic() - start, 1)
         told = [f"{name} {number_text(value)}" for name, value in found.get("figures", {}).items()]
         told += [f"return {number_text(found['return'])}"] if found else output if options.profile else []
-        print(
-            f"{row.name}, {system}, {seconds:.0f} s:",
-            problem or ("\n" if options.profile else ", ").join(told),
-            flush=True,
-        )
+        text = problem or ("\n" if options.profile else ", ").join(told)
+        print(f"{row.name}, {system}, {seconds:.0f} s:", text, flush=True)
         if found and not problem:
             yield {"date": date, "row": row.name, "system": system, "seconds": seconds, **gpu, **found}
 

@@ -104,9 +104,7 @@ def rounds(
         trainer.algorithm.update(rollout)
         profile("collecting", source.collect)
         return profile("updating", lambda: trainer.algorithm.update(rollout))
-    acts: list[tuple[Callable[[], object], int]] = [(turn, trainer.steps)]
-    if physics:
-        acts.append((stepping(trainer.task, worlds, order.device), worlds))
+    acts = [(turn, trainer.steps), *([(stepping(trainer.task, worlds, order.device), worlds)] if physics else [])]
     paces = [[pace(*act, order) for act in acts] for _ in range(order.repeats)]
     figures = {"steps/s": statistics.median(ours for ours, *_ in paces)}
     if physics:
@@ -170,15 +168,10 @@ def train(order: Any, task: str, seconds: float, algorithm: str = "ppo", members
     """The return of what `podracer.train` makes in `seconds`, its start included."""
     if order.tiny:
         seconds, members = 2.0, min(members, 4)
-        arguments |= {
-            "envs_per_member": 2,
-            "hyperparameters": ON_POLICY if algorithm == "ppo" else REPLAYING,
-            "episodes": order.episodes,
-        }
-    result = podracer.train(
-        task, algorithm, seconds=seconds, members=members, seed=order.seed, device=order.device, progress=False,
-        **arguments,
-    )  # fmt: skip
+        arguments |= {"envs_per_member": 2, "episodes": order.episodes}
+        arguments["hyperparameters"] = ON_POLICY if algorithm == "ppo" else REPLAYING
+    arguments |= {"seed": order.seed, "device": order.device, "progress": False}
+    result = podracer.train(task, algorithm, seconds=seconds, members=members, **arguments)
     return {"steps of the best": result.env_steps}, result.evaluate(order.episodes, seed=FRESH).mean
 
 
@@ -203,9 +196,9 @@ def start(order: Any, task: str, target: float) -> Found:
 
 def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
     """Steps/s that a fused pod's learner tells, in a job of one agent with all its services."""
-    settle_s, seconds = (1.0, 1.0) if order.tiny else (20.0, 20.0)
+    settle_s, seconds = 20.0, 20.0
     if order.tiny:
-        worlds, recipe = 16, ON_POLICY
+        settle_s, seconds, worlds, recipe = 1.0, 1.0, 16, ON_POLICY
     run = job(Task(task, {"id": task}, recipe, worlds, settle_s), FUSED, START_S + settle_s + seconds)
     Path("job.json").write_text(json.dumps(run))
     words, place = [*RUN, "job.json", "--json", "--dir", "runs"], {"PODRACER_DEVICE": order.device}
@@ -216,9 +209,9 @@ def pod(order: Any, task: str, worlds: int, recipe: Mapping[str, Any]) -> Found:
     return {"steps/s": steady_pace(measured, settle_s)}, told[1]["best_return"]
 
 
-def purejaxrl(order: Any, worlds: int, checkout: str) -> Found:
+def purejaxrl(order: Any, worlds: int) -> Found:
     """PureJaxRL's own ppo.py on gymnax, its networks 64-64; the return is that of training episodes, as it tells it."""
-    sys.path[:0] = [checkout, f"{checkout}/purejaxrl"]
+    sys.path[:0] = [order.purejaxrl, f"{order.purejaxrl}/purejaxrl"]
     import jax
     from purejaxrl.ppo import make_train
 
@@ -246,13 +239,11 @@ class Traffic(TorchDispatchMode):
         self.calls: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        number = len(self.calls)
-        self.calls.append((str(function), 0))
-        with torch.profiler.record_function(f"{MARK}{number}"):
+        with torch.profiler.record_function(f"{MARK}{len(self.calls)}"):
             result = function(*arguments, **(named or {}))
         tensors = [each for each in tree_leaves((arguments, named, result)) if isinstance(each, torch.Tensor)]
         sizes = {each.data_ptr(): min(each.nbytes, each.untyped_storage().nbytes()) for each in tensors}
-        self.calls[number] = str(function), sum(sizes.values())
+        self.calls.append((str(function), sum(sizes.values())))
         return result
 
 
@@ -260,30 +251,32 @@ def profile(title: str, act: Callable[[], object]) -> None:
     """Print the kernels of a call by name: how many, how long, and bytes/s by the tensors of the call that started
     them (Warp's have none). On a CPU the calls stand for kernels."""
     act()
-    on_gpu = torch.cuda.is_available()
     with torch.profiler.profile() as profiler, Traffic() as traffic:
         act()
-        if on_gpu:
+        if on_gpu := torch.cuda.is_available():
             torch.cuda.synchronize()
     table: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])  # count, µs, bytes
     for event in profiler.events():
-        is_on_gpu, is_mark = event.device_type != torch.autograd.DeviceType.CPU, event.name.startswith(MARK)
-        if is_mark and not is_on_gpu:
+        is_mark, took_us = event.name.startswith(MARK), event.time_range.elapsed_us()
+        if event.device_type != torch.autograd.DeviceType.CPU:
+            found = [] if is_mark else [(event.name, 1, took_us, 0.0)]
+        elif is_mark:
             name, size = traffic.calls[int(event.name.removeprefix(MARK))]
             kernels = [(one.name, one.duration) for one in _kernels(event)]
-            total_us = sum(each for _, each in kernels)
-            for kernel, duration in kernels:
-                table[kernel][2] += size * duration / total_us if total_us else 0.0
-        if is_on_gpu if on_gpu else is_mark:
-            row = table[event.name if on_gpu else name]
-            row[0] += 1
-            row[1] += event.time_range.elapsed_us()
-            row[2] += 0 if on_gpu else size
-    table = {name: row for name, row in table.items() if row[0] and not name.startswith(MARK)}
-    order = sorted(table.items(), key=lambda item: -item[1][1])
-    cells = [[name[:80], int(count), us / 1e3, size / us * 1e6 if us else 0.0] for name, (count, us, size) in order]
-    count, total = sum(row[1] for row in cells), sum(row[2] for row in cells)
-    print_table(f"{title}: {count:,} kernels, {total:.3g} ms", ["kernel", "count", "ms", "bytes/s"], cells[:KERNELS])
+            total_us = sum(us for _, us in kernels) or 1.0
+            found = [(kernel, 0, 0.0, size * us / total_us) for kernel, us in kernels]
+            found = found if on_gpu else [(name, 1, took_us, size)]
+        else:
+            continue
+        for name, *figures in found:
+            table[name] = [before + more for before, more in zip(table[name], figures, strict=True)]
+    cells = [[name[:80], count, us / 1e3, size / us * 1e6 if us else 0.0] for name, (count, us, size) in table.items()]
+    cells.sort(key=lambda row: -row[2])
+    print_table(
+        f"{title}: {sum(row[1] for row in cells):,} kernels, {sum(row[2] for row in cells):.3g} ms",
+        ["kernel", "count", "ms", "bytes/s"],
+        cells[:KERNELS],
+    )
 
 
 def _kernels(event: Any) -> Iterator[Any]:
