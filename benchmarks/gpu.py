@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import Target, finish, number_text, print_table, spread, versions
+from report import Target, finish, number_text, print_table, read_lines, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS, TRIALS = (ROOT / folder / "benchmarks" / "gpu.jsonl" for folder in ("docs", "runs"))
@@ -140,7 +140,7 @@ def main() -> None:
     counts = options.device == "cuda" and not options.tiny
     results = (options.results or (RECORDS if counts else TRIALS)).absolute()
     rows, code = [row for row in ROWS if not options.rows or row.name in options.rows], code_version()
-    order, left = queue(rows, read(results), code), options.minutes
+    order, left = queue(rows, list(read_lines(results)), code), options.minutes
     if options.dry_run:
         cells = []
         for row in order:
@@ -157,14 +157,14 @@ def main() -> None:
         if problem := _problem(row, options, (end - time.monotonic()) / 60.0):
             print(f"{row.name}: {problem}", flush=True)
             continue
-        seed = max((each["seed"] for each in read(results) if each["row"] == row.name), default=-1) + 1
+        seed = max((each["seed"] for each in list(read_lines(results)) if each["row"] == row.name), default=-1) + 1
         found = [{**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)]
         if found:
             results.parent.mkdir(parents=True, exist_ok=True)
             with results.open("a") as file:
                 file.write("".join(json.dumps(record) + "\n" for record in found))
     if not options.profile:
-        _report(rows, read(results), counts)
+        _report(rows, list(read_lines(results)), counts)
 
 
 def queue(rows: Sequence[Row], records: Sequence[Record], code: str) -> list[Row]:
@@ -175,15 +175,6 @@ def queue(rows: Sequence[Row], records: Sequence[Record], code: str) -> list[Row
         return (False, "") if newest is None else (newest["commit"] == code, newest["date"])
 
     return sorted(rows, key=age)
-
-
-def read(path: Path) -> list[Record]:
-    """All records; a torn line is none."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
 
 
 def code_version() -> str:
@@ -285,9 +276,8 @@ def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> Non
     for row in rows:
         for goal in row.goals:
             place = f"{goal.figure}, {chips.get(row.name)}"
-            value, below = figures.get(f"{row.name}, {goal.system}, {place}"), 1.0
-            if goal.over:
-                below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0)
+            value = figures.get(f"{row.name}, {goal.system}, {place}")
+            below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0) if goal.over else 1.0
             value = value / below if counts and value is not None and below else None
             name = f"{row.title}: {goal.system}, {goal.figure}" + (f" ÷ {' '.join(goal.over)}" if goal.over else "")
             targets[name] = Target(value, goal.wanted, goal.at_most)

@@ -272,11 +272,8 @@ def profile(title: str, act: Callable[[], object]) -> None:
             table[name] = [before + more for before, more in zip(table[name], figures, strict=True)]
     cells = [[name[:80], count, us / 1e3, size / us * 1e6 if us else 0.0] for name, (count, us, size) in table.items()]
     cells.sort(key=lambda row: -row[2])
-    print_table(
-        f"{title}: {sum(row[1] for row in cells):,} kernels, {sum(row[2] for row in cells):.3g} ms",
-        ["kernel", "count", "ms", "bytes/s"],
-        cells[:KERNELS],
-    )
+    title += f": {sum(row[1] for row in cells):,} kernels, {sum(row[2] for row in cells):.3g} ms"
+    print_table(title, ["kernel", "count", "ms", "bytes/s"], cells[:KERNELS])
 
 
 def _kernels(event: Any) -> Iterator[Any]:

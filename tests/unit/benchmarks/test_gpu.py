@@ -70,9 +70,9 @@ def test_a_run_that_is_cut_keeps_its_rows_and_the_next_one_begins_with_the_other
         run_tiny(monkeypatch, results, "cartpole", "cohort")
     with results.open("a") as file:
         file.write('{"row": "coh\n')
-    assert [each["row"] for each in gpu.read(results)] == ["cartpole", "cartpole"]
+    assert [each["row"] for each in gpu.read_lines(results)] == ["cartpole", "cartpole"]
     run_tiny(monkeypatch, results, "cartpole", "cohort")
-    found = [(each["row"], each["seed"]) for each in gpu.read(results)]
+    found = [(each["row"], each["seed"]) for each in gpu.read_lines(results)]
     assert found == [*[("cartpole", 0)] * 2, ("cohort", 0), *[("cartpole", 1)] * 2]
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["benchmark"] == "gpu"
 
@@ -83,4 +83,4 @@ def test_every_row_runs_in_tiny_form(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     results = tmp_path / "gpu.jsonl"
     run_tiny(monkeypatch, results, row)
     (systems,) = (set(each.systems) - {"PureJaxRL"} for each in gpu.ROWS if each.name == row)
-    assert {each["system"] for each in gpu.read(results)} == systems
+    assert {each["system"] for each in gpu.read_lines(results)} == systems
