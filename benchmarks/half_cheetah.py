@@ -69,9 +69,7 @@ def main() -> None:
 
 
 def curve_of(name: str, steps: int, seed: int, table: Path, every: int = EVERY, **changes: int) -> Curve:
-    """One agent; each look is a row of `table` at once."""
-    training = make_training(seed, TASK, name, NUM_ENVS, RECIPE | changes)
-    return train(training, TASK, steps, seed, table, every)
+    return train(make_training(seed, TASK, name, NUM_ENVS, RECIPE | changes), TASK, steps, seed, table, every)
 
 
 if __name__ == "__main__":

@@ -123,8 +123,8 @@ def stepping(task: EnvironmentSpec, worlds: int, device: str) -> Callable[[], ob
     """A call that steps environments under one of a few batches of random actions, their episodes under way."""
     environment = make_vec_environment(task, worlds, device)
     environment.reset(torch.arange(worlds, device=device))
-    shape = environment.action_space.shape
-    actions = itertools.cycle([torch.rand(worlds, *shape, device=device) * 2 - 1 for _ in range(16)])
+    shape = worlds, *environment.action_space.shape
+    actions = itertools.cycle([torch.rand(shape, device=device) * 2 - 1 for _ in range(16)])
     return lambda: environment.step(next(actions))
 
 
@@ -219,8 +219,7 @@ def purejaxrl(order: Any, worlds: int) -> Found:
     settings = {"LR": 2.5e-4, "NUM_ENVS": worlds, "NUM_STEPS": 32, "TOTAL_TIMESTEPS": updates * worlds * 32}
     settings |= {"UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2}
     settings |= {"ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "ACTIVATION": "tanh", "ANNEAL_LR": True}
-    keys = jax.random.split(jax.random.PRNGKey(order.seed), order.repeats + 1)
-    begin = time.perf_counter()
+    keys, begin = jax.random.split(jax.random.PRNGKey(order.seed), order.repeats + 1), time.perf_counter()
     compiled = jax.jit(make_train(settings | {"ENV_NAME": "CartPole-v1", "DEBUG": False})).lower(keys[0]).compile()
     figures, paces, returns = {"seconds to compile": time.perf_counter() - begin}, [], []
     for key in keys:
