@@ -228,6 +228,7 @@ def _ended(order: Record, folder: str, caches: Mapping[str, str], end: float) ->
         return printed.getvalue().splitlines(), ""
     words = [sys.executable, str(Path(__file__).resolve()), "--worker", json.dumps(order)]
     variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **caches}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)  # absolute, for it works in another folder
     left_s = max(0.0, end - time.monotonic())
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
