@@ -15,8 +15,8 @@ import gpu
 
 
 def record(row: str, system: str = "ours", date: str = "2026-01-01", **more: Any) -> dict[str, Any]:
-    about = {"return": 1.0, "figures": {}, "chip": "H", "peak_memory_mib": 1}
-    return about | {"row": row, "system": system, "date": date, "commit": "new"} | more
+    about = {"row": row, "system": system, "date": date, "commit": "new", "figures": {}, "chip": "H"}
+    return about | {"return": 1.0, "peak_memory_mib": 1} | more
 
 
 def run_tiny(monkeypatch: pytest.MonkeyPatch, results: Path, *rows: str) -> None:
@@ -27,8 +27,9 @@ def run_tiny(monkeypatch: pytest.MonkeyPatch, results: Path, *rows: str) -> None
 
 def test_what_was_never_measured_comes_first_then_older_code_then_older_figures() -> None:
     rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort", "start", "ant_speed", "sac")]
-    older = [record("cohort", date=date, commit="old") for date in ("2", "4")]
-    older.append(record("ant_speed", date="3", commit="old"))
+    older = [
+        record(row, date=date, commit="old") for row, date in zip(("cohort", "cohort", "ant_speed"), "243", strict=True)
+    ]
     records = [record("cartpole", date="3"), record("start", date="2"), *older]
     assert [row.name for row in gpu.queue(rows, records, "new")] == ["sac", "ant_speed", "cohort", "start", "cartpole"]
 
@@ -39,8 +40,7 @@ def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")])
     gpu.main()
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[4:]}
-    assert list(lines) == [row.name for row in gpu.ROWS]
-    assert "adapter" in lines["go1"] and "too long" in lines["hopper"]
+    assert list(lines) == [row.name for row in gpu.ROWS] and "adapter" in lines["go1"] and "too long" in lines["hopper"]
 
 
 def test_the_table_has_medians_of_the_newest_records_of_a_chip(capsys: pytest.CaptureFixture[str]) -> None:
