@@ -267,6 +267,9 @@ def test_each_member_adapts_its_own_learning_rate(make_on_policy: Make, make_rol
     for member in range(3):
         mine, theirs = adaptive.member_state(member)["actor"], resumed.member_state(member)["actor"]
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    parent = {group: tensors for group, tensors in adaptive.member_state(0).items() if group != "random"}
+    resumed.load_member_state(0, parent)
+    assert resumed.member_state(0)["random"]["rate_factor"] == 1, "a child begins with its own learning rate"
     for member in wishes:
         adaptive.set_hyperparameters(member, {"desired_kl": 0.0})
     assert adaptive.member_state(0)["random"]["rate_factor"] == 1
