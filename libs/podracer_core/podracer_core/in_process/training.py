@@ -86,7 +86,7 @@ def train(
                      function that returns a new one at each call, or a class of `VecEnvironment`
     algorithm        a name of `podracer algorithms`; by default that of `start`, else ppo
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
-                     interval or, with statistic="mean", by the mean
+                     interval (of a wider one at each further attempt) or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
     seconds          of training and evaluation, the start of the environments included
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
@@ -290,6 +290,7 @@ class _Training:
             statistic=order.statistic,
             episodes=order.episodes,
             seed=order.seed,
+            is_last_word=True,
         )
         return TrainingSession(
             self._algorithm, self._source, self._backend, plan,
