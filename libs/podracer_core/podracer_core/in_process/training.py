@@ -177,7 +177,7 @@ class _Training:
         order, self._began_at, self._callbacks = attempt.order, attempt.began_at, attempt.callbacks
         self._line = ProgressLine(order) if attempt.progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        order, envs = _sized(order, self._device, attempt.found)
+        order, envs = _sized(replace(order, device=self._device), attempt.found)
         self._order = order
         opened_at = time.monotonic()
         self._interrupted = threading.Event()
@@ -444,12 +444,13 @@ class _Training:
         )  # fmt: skip
 
 
-def _sized(order: Order, device: str, found: Inspection | None) -> tuple[Order, int]:
+def _sized(order: Order, found: Inspection | None) -> tuple[Order, int]:
     """The environments of a member, and the order with its horizon: what the caller leaves open fits `seconds`."""
     usual_horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
     envs = order.envs_per_member or usual_envs_per_member(
-        order.algorithm, order.source.spec, device, order.members,
+        order.algorithm, order.source.spec, order.device, order.members,
         env_steps=math.ceil((order.steps or 0) / order.members), horizon=usual_horizon,
+        is_batched=order.source.batched is not None,
     )  # fmt: skip
     if found is None:
         return order, envs
