@@ -36,41 +36,29 @@ class Recipe:
 
 _PROCESSES = Recipe("benchmarks/auto_and_budget.md")
 
+_WARP_PPO: Mapping[str, HyperparameterValue] = {
+    "horizon": 16,
+    "epochs": 4,
+    "desired_kl": 0.01,
+    "hidden_sizes": (256, 128, 64),
+    "activation": "elu",
+}
+
 RECIPES: Mapping[str, Mapping[str, Recipe]] = {
     # MuJoCo's tasks. A GPU steps thousands of worlds in hardly more time than a hundred, but a policy learns by its
     # number of updates: short rollouts. PPO's learning rate of 1e-3 is where `desired_kl` begins.
     "mujoco": {
         "cpu": Recipe("benchmarks/returns.md"),
-        "cuda": Recipe(
-            "benchmarks/gpu.md",
-            cohort_envs=8192,
-            member_envs=128,
-            replaying_envs=128,
-            hyperparameters={
-                "ppo": {
-                    "horizon": 16,
-                    "epochs": 4,
-                    "desired_kl": 0.01,
-                    "hidden_sizes": (256, 128, 64),
-                    "activation": "elu",
-                }
-            },
-        ),
+        "cuda": Recipe("benchmarks/gpu.md", 8192, 128, 128, {"ppo": _WARP_PPO}),
     },
     # Classic control and other environments that are batches of tensors.
     "torch": {
         "cpu": Recipe("benchmarks/ppo_cartpole.md", cohort_envs=256),
-        "cuda": Recipe(
-            "benchmarks/gpu.md",
-            cohort_envs=16384,
-            member_envs=128,
-            replaying_envs=128,
-            hyperparameters={"ppo": {"horizon": 32, "epochs": 4}},
-        ),
+        "cuda": Recipe("benchmarks/gpu.md", 16384, 128, 128, {"ppo": {"horizon": 32, "epochs": 4}}),
     },
     "StockTrading-v0": {
         "cpu": Recipe("benchmarks/trading.md", cohort_envs=256),
-        "cuda": Recipe("benchmarks/trading.md", cohort_envs=4096, member_envs=128, replaying_envs=128),
+        "cuda": Recipe("benchmarks/trading.md", 4096, 128, 128),
     },
     # What steps in processes of its own, on the CPU: users' environments, and Gymnasium's.
     "processes": {"cpu": _PROCESSES, "cuda": _PROCESSES},
