@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from podracer_core.training.evaluation_backend import EvaluationAnswer
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment
 
@@ -15,6 +15,7 @@ _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look
 _KNOWN_PART = 0.02  # of a round; after it the use of the whole round can be extrapolated
 _MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
 _LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
+_LOOK_S = 1.5  # of a look beside training
 
 
 class EvaluationSchedule:
@@ -77,6 +78,17 @@ class EvaluationSchedule:
             self._has_looked, self._last_end_s = True, used_s
 
 
+class BesideSchedule(EvaluationSchedule):
+    """Looks beside training are no part of the fraction. Each follows the last one after a pause of its own length, or
+    at once if the last one was close to the target."""
+
+    def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
+        return promising or used_s - self._last_end_s >= cost_s
+
+    def record(self, used_s: float, cost_s: float, *, screening: bool) -> None:
+        super().record(used_s, 0.0 if screening else cost_s, screening=screening)
+
+
 class EvaluationCosts:
     """Costs are seconds of processors, or of the GPU.
 
@@ -85,11 +97,15 @@ class EvaluationCosts:
     pace                 wall seconds per second of cost
     """
 
-    def __init__(self, plan: RoundPlan, members: int, blocking: bool, first_cost_s: Callable[[], float]) -> None:
+    def __init__(
+        self, plan: RoundPlan, members: int, backend: EvaluationBackend, first_cost_s: Callable[[], float]
+    ) -> None:
         """`first_cost_s` estimates the cost of the first look."""
-        self._plan, self._members, self._blocking, self._first_cost_s = plan, members, blocking, first_cost_s
-        self.schedule = EvaluationSchedule(
-            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=blocking
+        self._plan, self._members, self._first_cost_s = plan, members, first_cost_s
+        self._blocking, self._beside = backend.blocking, backend.beside
+        kind = BesideSchedule if backend.beside else EvaluationSchedule
+        self.schedule = kind(
+            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=backend.blocking
         )
         self.measured_episode_s, self.pace, self._training_pace = 0.0, 1.0, 1.0
         self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
@@ -142,6 +158,8 @@ class EvaluationCosts:
 
     def look_episodes(self, now: Moment) -> int:
         """The episodes of each member in a look during the round."""
+        if self._beside:
+            return self.paid_episodes(_LOOK_S, at_least=1) if self.measured_episode_s else 1
         whole_s = self._whole_use_s(now)
         if whole_s is None:
             return self._plan.screening_episodes

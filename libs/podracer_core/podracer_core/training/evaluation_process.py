@@ -1,0 +1,162 @@
+"""Evaluation in a process of its own, beside training on a GPU.
+
+    python -m podracer_core.training.evaluation_process DESCRIPTOR
+
+is that process. Messages go over a pipe: JSON, and policies as safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
+from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.device.torch_settings import set_up_torch
+from podracer_core.environments.processes.child_process import scrubbed_environment
+from podracer_core.environments.processes.row_processes import core_count
+from podracer_core.errors import Unavailable, UserCodeFailed
+from podracer_core.evaluate import evaluator_class
+from podracer_core.evaluate.result import result_from_json, result_to_json
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
+from podracer_core.training.policy_evaluation import PolicyEvaluation
+
+_LEAST_S = 0.1  # for an order
+_NICENESS = 5
+
+
+class ProcessBackend(EvaluationBackend):
+    """Evaluates on half of the CPU's cores, one order after the other, while training continues.
+
+    Raises Unavailable once the process has ended, and UserCodeFailed for an error of the evaluator or the environment.
+    """
+
+    beside = True
+
+    def __init__(self, cohort: CohortConfig, spec: EnvironmentSpec, evaluator: str = "") -> None:
+        """`spec` has no files in an object store. Raises InvalidInput if there is no such evaluator."""
+        evaluator_class(evaluator)
+        self._names = [member.name for member in cohort.members]
+        self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._is_ready = self._is_busy = False
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=scrubbed_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": ""},
+                process_group=0,  # Ctrl-C is for training
+            )
+        opening = {"cohort": asdict(cohort), "environment": spec.to_metadata(), "evaluator": evaluator}
+        self._connection.send_bytes(json.dumps(opening).encode())
+
+    @property
+    def ready(self) -> bool:
+        if not self._is_ready:
+            self.poll()
+        return self._is_ready
+
+    def submit(self, order: EvaluationOrder) -> None:
+        message = {
+            "order_id": order.order_id,
+            "agents": [self._names[member] for member in order.members],
+            "seeds": order.seeds,
+            "first_episodes": order.first_episodes,
+            "admission_score": order.admission_score,
+            "screening": order.screening,
+            "required_score": order.required_score,
+        }
+        tensors = {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, tensor in order.actor.state().items()
+        }
+        self._waiting.append((message, safetensors.torch.save(tensors)))
+        self._send_next()
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        answers: list[EvaluationAnswer] = []
+        try:
+            while self._connection.poll(0.0 if answers else timeout_s):
+                message = json.loads(self._connection.recv_bytes())
+                if "error" in message:
+                    raise UserCodeFailed(f"evaluation failed: {message['error']}", user_traceback=message["traceback"])
+                if self._is_ready:
+                    results = tuple(map(result_from_json, message["results"]))
+                    answers.append(EvaluationAnswer(message["order_id"], results, message["duration_s"]))
+                self._is_ready, self._is_busy = True, False
+                self._send_next()
+        except (EOFError, OSError) as error:
+            self.close()
+            raise Unavailable(f"the process that evaluates has ended, with {self._process.returncode}") from error
+        return answers
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _send_next(self) -> None:
+        """Send the next order if the process waits for one: a policy is larger than what the pipe takes at once."""
+        if self._waiting and self._is_ready and not self._is_busy:
+            message, policy = self._waiting.popleft()
+            self._is_busy = True
+            if (left_s := self.left_s()) < math.inf:
+                message["timeout_s"] = max(_LEAST_S, left_s)
+            self._connection.send_bytes(json.dumps(message).encode())
+            self._connection.send_bytes(policy)
+
+
+def main(descriptor: int) -> None:
+    """Evaluate orders until the other side is gone."""
+    set_up_torch(max(1, core_count() // 2))
+    parent = os.getppid()
+
+    def check() -> None:
+        if os.getppid() != parent:
+            sys.exit()
+
+    with Connection(descriptor) as connection:
+        try:
+            _serve(connection, check)
+        except (EOFError, ConnectionError):
+            pass
+        except Exception as error:
+            failure = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            connection.send_bytes(json.dumps(failure).encode())
+
+
+def _serve(connection: Connection[Any, Any], check: Callable[[], None]) -> None:
+    opening = json.loads(connection.recv_bytes())
+    cohort = opening["cohort"] | {"members": tuple(MemberConfig(**member) for member in opening["cohort"]["members"])}
+    spec = EnvironmentSpec.from_metadata(opening["environment"])
+    evaluation = PolicyEvaluation(CohortConfig(**cohort), spec, "cpu", check, opening["evaluator"])
+    connection.send_bytes(b"{}")
+    os.nice(_NICENESS)  # not before: it has to start, too
+    while True:
+        order, tensors = json.loads(connection.recv_bytes()), safetensors.torch.load(connection.recv_bytes())
+        order_id, began_at = order.pop("order_id"), time.monotonic()
+        results, _ = evaluation.evaluate(tensors=tensors, **order)
+        answer = {
+            "order_id": order_id,
+            "results": [result_to_json(result) for result in results],
+            "duration_s": time.monotonic() - began_at,
+        }
+        connection.send_bytes(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
