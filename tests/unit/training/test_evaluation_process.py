@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +29,13 @@ def algorithm() -> Algorithm:
 
 @pytest.fixture
 def backend() -> Iterator[ProcessBackend]:
-    backend = ProcessBackend(COHORT, SPEC)
+    backend = ProcessBackend(COHORT, SPEC, keep=True)
     yield backend
     backend.close()
+    spare, ProcessBackend._spare = ProcessBackend._spare, None
+    if spare is not None:
+        spare[0].kill()
+        spare[0].wait()
 
 
 def answers(backend: ProcessBackend, count: int) -> list[EvaluationAnswer]:
@@ -53,18 +55,27 @@ def test_what_the_process_plays_is_what_this_one_would(backend: ProcessBackend, 
     backend.submit(EvaluationOrder(2, (1,), algorithm.actor.member(1), seeds, screening=True))
     for weight in algorithm.actor.state().values():
         weight.zero_()
+    backend.submit(EvaluationOrder(3, (0,), algorithm.actor.member(0), seeds))
     full, look = answers(backend, 2)
     assert (full.order_id, full.results) == (1, expected)
     assert (look.order_id, look.results[0].seeds) == (2, seeds)
-    assert backend.ready
 
-    backend.submit(EvaluationOrder(3, (0,), algorithm.actor, seeds))  # of two members
+    backend.close()  # an order is open
+    again = ProcessBackend(COHORT, SPEC, keep=True)
+    assert again._process is backend._process
+    backend.close()  # twice
+    again.submit(EvaluationOrder(3, (0,), algorithm.actor.member(0), seeds))
+    again.submit(EvaluationOrder(4, (0,), algorithm.actor, seeds))  # of two members
+    (answer,) = answers(again, 1)
+    assert answer.order_id == 3
     with pytest.raises(UserCodeFailed, match="evaluation failed: InvalidInput"):
-        answers(backend, 1)
+        answers(again, 1)
+    again.close()
+    assert again._process.wait() == -9, "it is not kept after an error"
 
 
 def test_the_end_of_the_process_is_noticed(backend: ProcessBackend) -> None:
-    os.kill(backend._process.pid, signal.SIGKILL)
+    backend._process.kill()
     with pytest.raises(Unavailable, match="the process that evaluates has ended, with -9"):
         while True:
             backend.poll(60.0)

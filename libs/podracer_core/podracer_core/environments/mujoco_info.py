@@ -193,8 +193,8 @@ class ReacherArguments(TaskArguments):
     reward_control_weight: float = 1.0
 
 
-# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. For evaluations C MuJoCo does so, too
-# (`BatchPhysics`). MuJoCo Warp's contacts are others: rather than other numbers under the same name no observation has
+# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `BatchPhysics` does so in
+# evaluations. MuJoCo Warp's contacts are others. Rather than show other numbers under the same name, no observation has
 # contact forces, and training is not charged for them.
 def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str) -> None:
     """InvalidInput if a task is asked to show contact forces; `entry_point` is Gymnasium's class, which does."""

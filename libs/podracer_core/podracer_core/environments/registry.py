@@ -31,9 +31,9 @@ def make_vec_environment(
 ) -> VecEnvironment:
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation`: make them for evaluation, for MuJoCo's and classes with `deterministic_evaluation`. `own`: the caller's batched
-    class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid
-    kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
+    `evaluation`: make them for evaluation, for MuJoCo's and classes with `deterministic_evaluation`. `own`: the
+    caller's batched class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an
+    unknown id, invalid kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
     """
     batched = own or batched_class(spec)
     if batched is None:

@@ -138,7 +138,7 @@ class Result:
     policy       the policy
     best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None without one
     history      the looks at the members during training, oldest first
-    training     between them: environment steps, and the mean return of the training episodes that ended last. Not saved
+    training     environment steps, and the mean return of the training episodes that ended last then; it is not saved
     stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
     error        what ended training, if an error did
     warnings     what training told by warnings: of the environment, broken episodes, a cut of evaluation episodes

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, ClassVar
 
 import safetensors.torch
 import torch
@@ -36,31 +36,28 @@ from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 _LEAST_S = 0.1  # for an order
 _NICENESS = 5
+_LEFT = 2  # cores for training
 
 
 class ProcessBackend(EvaluationBackend):
-    """Evaluates on half of the CPU's cores, one order after the other, while training continues.
+    """Evaluates on the CPU's cores but two, one order after the other, while training continues. With `keep` the
+    process, which takes seconds to start, then waits for this process's next backend.
 
     Raises Unavailable once the process has ended, and UserCodeFailed for an error of the evaluator or the environment.
     """
 
     beside = True
+    _spare: ClassVar[tuple[subprocess.Popen[bytes], Connection[Any, Any]] | None] = None
 
-    def __init__(self, cohort: CohortConfig, spec: EnvironmentSpec, evaluator: str = "") -> None:
+    def __init__(self, cohort: CohortConfig, spec: EnvironmentSpec, evaluator: str = "", *, keep: bool = False) -> None:
         """`spec` has no files in an object store. Raises InvalidInput if there is no such evaluator."""
         evaluator_class(evaluator)
         self._names = [member.name for member in cohort.members]
         self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
-        self._is_ready = self._is_busy = False
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=scrubbed_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": ""},
-                process_group=0,  # Ctrl-C is for training
-            )
+        self._is_ready = self._is_busy = self._is_closed = False
+        spare, ProcessBackend._spare = ProcessBackend._spare, None
+        self._process, self._connection = spare if spare and spare[0].poll() is None else _start()
+        self._keeps = keep
         opening = {"cohort": asdict(cohort), "environment": spec.to_metadata(), "evaluator": evaluator}
         self._connection.send_bytes(json.dumps(opening).encode())
 
@@ -93,18 +90,26 @@ class ProcessBackend(EvaluationBackend):
             while self._connection.poll(0.0 if answers else timeout_s):
                 message = json.loads(self._connection.recv_bytes())
                 if "error" in message:
+                    self._keeps = False  # it ends now
                     raise UserCodeFailed(f"evaluation failed: {message['error']}", user_traceback=message["traceback"])
-                if self._is_ready:
+                if "order_id" not in message:
+                    self._is_ready = True
+                elif self._is_ready:  # else it is an answer to the backend before
                     results = tuple(map(result_from_json, message["results"]))
                     answers.append(EvaluationAnswer(message["order_id"], results, message["duration_s"]))
-                self._is_ready, self._is_busy = True, False
+                    self._is_busy = False
                 self._send_next()
         except (EOFError, OSError) as error:
-            self.close()
-            raise Unavailable(f"the process that evaluates has ended, with {self._process.returncode}") from error
+            raise Unavailable(f"the process that evaluates has ended, with {self._process.wait()}") from error
         return answers
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._keeps and self._process.poll() is None and ProcessBackend._spare is None:
+            ProcessBackend._spare = self._process, self._connection
+            return
         self._connection.close()
         self._process.kill()
         self._process.wait()
@@ -120,9 +125,23 @@ class ProcessBackend(EvaluationBackend):
             self._connection.send_bytes(policy)
 
 
+def _start() -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    ours, theirs = Pipe()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=scrubbed_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": ""},
+            process_group=0,  # Ctrl-C is for training
+        )
+    return process, ours
+
+
 def main(descriptor: int) -> None:
     """Evaluate orders until the other side is gone."""
-    set_up_torch(max(1, core_count() // 2))
+    os.nice(_NICENESS)
+    set_up_torch(max(1, core_count() - _LEFT))
     parent = os.getppid()
 
     def check() -> None:
@@ -134,28 +153,36 @@ def main(descriptor: int) -> None:
             _serve(connection, check)
         except (EOFError, ConnectionError):
             pass
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the other side raises it
             failure = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
             connection.send_bytes(json.dumps(failure).encode())
 
 
 def _serve(connection: Connection[Any, Any], check: Callable[[], None]) -> None:
-    opening = json.loads(connection.recv_bytes())
-    cohort = opening["cohort"] | {"members": tuple(MemberConfig(**member) for member in opening["cohort"]["members"])}
-    spec = EnvironmentSpec.from_metadata(opening["environment"])
-    evaluation = PolicyEvaluation(CohortConfig(**cohort), spec, "cpu", check, opening["evaluator"])
-    connection.send_bytes(b"{}")
-    os.nice(_NICENESS)  # not before: it has to start, too
+    evaluation: PolicyEvaluation | None = None
     while True:
-        order, tensors = json.loads(connection.recv_bytes()), safetensors.torch.load(connection.recv_bytes())
-        order_id, began_at = order.pop("order_id"), time.monotonic()
-        results, _ = evaluation.evaluate(tensors=tensors, **order)
+        message = json.loads(connection.recv_bytes())
+        if evaluation is None or "cohort" in message:
+            if evaluation is not None:
+                evaluation.close()
+            evaluation = _open(message, check)
+            connection.send_bytes(b"{}")
+            continue
+        order_id, began_at = message.pop("order_id"), time.monotonic()
+        results, _ = evaluation.evaluate(tensors=safetensors.torch.load(connection.recv_bytes()), **message)
         answer = {
             "order_id": order_id,
             "results": [result_to_json(result) for result in results],
             "duration_s": time.monotonic() - began_at,
         }
         connection.send_bytes(json.dumps(answer).encode())
+
+
+def _open(opening: dict[str, Any], check: Callable[[], None]) -> PolicyEvaluation:
+    members = tuple(MemberConfig(**member) for member in opening["cohort"].pop("members"))
+    cohort = CohortConfig(members=members, **opening["cohort"])
+    spec = EnvironmentSpec.from_metadata(opening["environment"])
+    return PolicyEvaluation(cohort, spec, "cpu", check, opening["evaluator"])
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def _set_up_fused(
 
 def _local_backend(cohort: CohortConfig, placed: EnvironmentSpec, device: str, evaluator: str) -> EvaluationBackend:
     if is_evaluated_beside(placed, device):
-        return ProcessBackend(cohort, placed, evaluator)
+        return ProcessBackend(cohort, placed, evaluator, keep=True)
     make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
     return InProcessBackend(make_judged, evaluator=evaluator, all_alike=evaluates_alike(placed))
 
