@@ -1,14 +1,15 @@
 # The images of the six services, a target each; `make images` builds them all.
 #
-#   PYTHON       base image, the same for all
+#   PYTHON       base image with Python 3.11, the same for all
 #   VARIANT      cpu or cuda: which build of torch learner, worker, evaluator and policy server must have
-#   TORCH_INDEX  package index of that build; empty: where pip looks for everything, which has CUDA's
+#   TORCH_INDEX  package index of that build, for CPUs or for the CUDA of torch-cuda.lock; empty: where pip looks for
+#                everything, which has CUDA's
 #   REVISION     hash of the commit that is built
 #   REPOSITORY   where its sources are
 #
 # The layers of an image, rarest change first: base, torch, the other dependencies, the core library, the service. What
-# is installed depends on constraints.txt and on the dependencies of our packages alone, so that a new version of ours
-# is a few megabytes.
+# is installed, each layer's lock in deploy/images says alone, with a hash for every wheel but torch's (`make locks`), so
+# that a new version of ours is a few megabytes.
 
 ARG PYTHON=python:3.11-slim
 
@@ -22,9 +23,6 @@ ENV PATH=/opt/podracer/bin:/opt/podracer/service/bin:$PATH PYTHONDONTWRITEBYTECO
 # No process imports modules from its working directory: user code may have written there.
 ENV PYTHONSAFEPATH=1
 
-FROM python AS requirements
-RUN --mount=type=bind,target=/source mkdir /requirements && python /source/deploy/images/requirements.py /requirements
-
 # A virtual environment that also finds what lies in the folders of the later layers.
 FROM python AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -32,8 +30,8 @@ WORKDIR /source
 RUN apt-get update && apt-get install --yes --no-install-recommends binutils && rm -rf /var/lib/apt/lists/* \
  && python -m venv /opt/podracer \
  && printf '/opt/podracer/code\n/opt/podracer/service\n/opt/podracer/dependencies\n' > "$(/opt/podracer/bin/python -c 'import site; print(site.getsitepackages()[0])')/podracer.pth"
-COPY constraints.txt ./
-RUN pip install --constraint constraints.txt --upgrade "setuptools>=77"
+COPY deploy/images/build.lock ./
+RUN pip install --require-hashes --no-deps --requirement build.lock
 
 FROM build AS code
 COPY libs libs
@@ -46,8 +44,8 @@ RUN for part in libs/podracer_core libs/podracer_client services/*; do \
 # libraries without debugging symbols. The command comes with the orchestrator, for secrets, tokens, jobs and the live
 # page; without matplotlib it makes no reports. The leaderboard has no object store.
 FROM build AS orchestrator-dependencies
-COPY --from=requirements /requirements/orchestrator.txt ./
-RUN pip install --no-compile --constraint constraints.txt --requirement orchestrator.txt \
+COPY deploy/images/orchestrator.lock ./
+RUN pip install --no-compile --require-hashes --no-deps --requirement orchestrator.lock \
  && pip uninstall --yes setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
       /opt/podracer/lib/python*/site-packages/yaml /opt/podracer/lib/python*/site-packages/cryptography \
@@ -55,8 +53,8 @@ RUN pip install --no-compile --constraint constraints.txt --requirement orchestr
  && PYTHONDONTWRITEBYTECODE= python -c "import alembic.command, cryptography.x509, google.rpc.status_pb2, grpc.aio, grpc_health.v1.health, grpc_reflection.v1alpha.reflection, minio, opentelemetry.exporter.otlp.proto.grpc.trace_exporter, opentelemetry.exporter.prometheus, protovalidate, psutil, psycopg, rich.live, sqlalchemy.dialects.postgresql, sqlalchemy.orm, starlette.applications, typer, uvicorn.protocols.http.h11_impl, yaml"
 
 FROM build AS leaderboard-dependencies
-COPY --from=requirements /requirements/leaderboard.txt ./
-RUN pip install --no-compile --constraint constraints.txt --requirement leaderboard.txt \
+COPY deploy/images/leaderboard.lock ./
+RUN pip install --no-compile --require-hashes --no-deps --requirement leaderboard.lock \
  && pip uninstall --yes minio pycryptodome argon2-cffi argon2-cffi-bindings setuptools pip \
  && find /opt/podracer/lib/python*/site-packages/grpc /opt/podracer/lib/python*/site-packages/sqlalchemy \
       /opt/podracer/lib/python*/site-packages/yaml /opt/podracer/lib/python*/site-packages/cryptography \
@@ -69,8 +67,11 @@ RUN pip install --no-compile --constraint constraints.txt --requirement leaderbo
 FROM build AS torch
 ARG VARIANT=cpu
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --constraint constraints.txt --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
- && pip install --constraint constraints.txt torch \
+COPY deploy/images/torch.lock deploy/images/torch-cuda.lock ./
+RUN pip install --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep --only-matching 'torch==[^, ]*' torch.lock)" \
+ && case "$(pip show torch)" in *nvidia-*) lock=torch-cuda.lock ;; *) lock=torch.lock ;; esac \
+ && pip install --require-hashes --no-deps --requirement "$lock" \
+ && pip check \
  && python -c "import sys, torch; sys.exit('$VARIANT' == 'cuda' and not torch.version.cuda and 'VARIANT=cuda: the build of torch that pip found has no CUDA; TORCH_INDEX says where to look')" \
  && pip uninstall --yes setuptools pip
 
@@ -78,10 +79,9 @@ RUN pip install --constraint constraints.txt --no-deps ${TORCH_INDEX:+--index-ur
 # libraries that lose their symbols without harm are stripped.
 FROM build AS pod-dependencies
 ARG VARIANT=cpu
-COPY --from=requirements /requirements/pod.txt /requirements/pod-cuda.txt ./
-RUN if [ "$VARIANT" = cuda ]; then list=pod-cuda.txt; else list=pod.txt; fi \
- && grep --invert-match --line-regexp torch "$list" > without-torch.txt \
- && pip install --no-compile --constraint constraints.txt --target /opt/podracer/dependencies --requirement without-torch.txt \
+COPY deploy/images/pod.lock deploy/images/pod-cuda.lock ./
+RUN if [ "$VARIANT" = cuda ]; then lock=pod-cuda.lock; else lock=pod.lock; fi \
+ && pip install --no-compile --require-hashes --no-deps --target /opt/podracer/dependencies --requirement "$lock" \
  && cd /opt/podracer/dependencies \
  && rm -r bin pyarrow/include pyarrow/includes pyarrow/src pyarrow/tests pyarrow/*flight* pyarrow/*s3* numpy/tests numpy/*/tests \
       mujoco/doc pygame/docs pygame/examples pygame/tests \

@@ -26,7 +26,7 @@ ROUNDS ?= 10
 FRESH ?=
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,report.py measured_process.py open_load.py open_load_bare.py gpu.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
+.PHONY: help setup run test test-thorough test-all test-slow test-stress test-gpu images locks e2e-compose e2e-cluster push-images push-cuda-image wheels publish-wheels check-manifests audit site serve-site notebooks chaos chaos-cluster zoo fuzz lint format types imports protos descriptors check-protos protos-baseline bench bench-gpu bench-quick clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -68,6 +68,9 @@ test-gpu: setup  ## the tests that need a CUDA device
 images:  ## build the images of the six services and of MinIO (.env, PODRACER_TORCH_INDEX); needs Docker
 	@$(REVISION) docker compose --profile policy build
 	@docker image ls --filter reference='*/*/podracer-*' --format 'table {{.Repository}}:{{.Tag}}\t{{.Size}}'
+
+locks: setup  ## deploy/images/*.lock: exact version and hashes of what the images install, after a change of dependencies
+	@$(BIN)/python deploy/images/requirements.py
 
 push-images:  ## build the images for amd64 and arm64 (PLATFORMS) and push them to the registry of .env, with SBOM and provenance
 	@mkdir -p build && $(REVISION) docker compose --profile policy config --output build/compose.yaml
@@ -138,7 +141,7 @@ chaos-cluster: setup  ## the same on the Kubernetes that KUBECONFIG names: a hun
 zoo: setup  ## the short jobs of the zoo, beside their cards: fails if one misses its target; ten minutes
 	@$(BIN)/python scripts/zoo.py
 
-fuzz: setup  ## strange requests, lying pods and servers, broken files, histories of leases: 100,000 and more, an hour
+fuzz: setup  ## strange requests and environments, lying pods and servers, broken files, histories of leases: 100,000 and more, an hour
 	@PODRACER_FUZZ=$${PODRACER_FUZZ:-15000} $(BIN)/python -m pytest -m "not gpu" tests/fuzz tests/integration/*/test_random_requests.py tests/integration/*/test_hostile_*.py tests/integration/orchestrator/test_exact_counters.py
 
 lint: setup  ## ruff: style and likely mistakes

@@ -130,16 +130,21 @@ class Watch:
         self._before = self._files()
 
     def assert_well(self) -> None:
-        """It lives, has met no mistake of its own in any thread, and no more memory or files than it needs."""
+        """It lives, and has no more memory or files than it needs; see `assert_no_mistake`."""
         process, log = self._lab.processes[self._name], self._lab.log(self._name)
         assert process.poll() is None, log[-3000:]
+        self.assert_no_mistake()
         status = Path(f"/proc/{process.pid}/status").read_text()
         peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
         assert peak < MOST_BYTES, f"{peak / 2**20:.0f} MiB"
-        assert "unexpected error" not in log, log[-3000:]
-        assert "Exception in thread" not in log, log[-3000:]
-        assert self._files() == self._before
         assert not [path.name for path in self._lab.shm.iterdir() if "segment" in path.name]
+
+    def assert_no_mistake(self) -> None:
+        """It has met none of its own in any thread, and has written nothing but what is its own."""
+        log = self._lab.log(self._name)
+        assert "unexpected error" not in log, log[-3000:]
+        assert "Traceback" not in log, log[-3000:]
+        assert (after := self._files()) == self._before, set(after.items()) ^ set(self._before.items())
 
     def _files(self) -> dict[str, tuple[int, int]]:
         """Size and time of all files but its own, by path."""

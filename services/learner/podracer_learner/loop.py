@@ -21,6 +21,7 @@ from podracer_core.errors import (
     UserCodeFailed,
 )
 from podracer_core.jobs.messages import seconds_from_duration
+from podracer_core.rpc.backoff import Backoff
 from podracer_core.rpc.resource_names import parse
 from podracer_core.storage.folder import FolderStore
 from podracer_core.storage.layout import job_prefix
@@ -47,6 +48,8 @@ from podracer_learner.round.train import Patience, TrainRun
 from podracer_learner.user_files import UserFiles
 
 logger = logging.getLogger(__name__)
+
+_AWAY_S = (0.1, 2.0)
 
 # What no other pod could do better.
 _FINAL = (UserCodeFailed, InvalidInput, NotFound, DataCorrupted, EvaluationTooLong)
@@ -78,15 +81,23 @@ class LeaseLoop:
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set or the orchestrator says EXIT. Raises if it refuses this pod for good."""
+        away = Backoff(*_AWAY_S)
         try:
             while (lease := lease_work(self._stub, self._request, stop)) is not None:
                 received_at, used_before = time.monotonic(), processor_seconds()
                 if lease.WhichOneof("work") == "exit":
                     logger.info("the orchestrator ends this pod: %s", lease.exit.reason)
                     return
+                try:
+                    own = job_prefix(parse("lease", lease.name, "lease").project, lease.job_uid)
+                except InvalidInput as error:
+                    logger.warning("a lease that cannot be held, asking again: %s", error.message)
+                    stop.wait(next(away))
+                    continue
+                away.reset()
                 self._status.working(lease)
                 with work_span(lease):
-                    self._work(lease, received_at, used_before, stop)
+                    self._work(lease, own, received_at, used_before, stop)
                 self._status.idle()
             self._status.draining()
         finally:
@@ -94,8 +105,9 @@ class LeaseLoop:
                 self._spool.close()
 
     def _work(
-        self, lease: pod_service_pb2.Lease, received_at: float, used_before: float, stop: threading.Event
+        self, lease: pod_service_pb2.Lease, own: str, received_at: float, used_before: float, stop: threading.Event
     ) -> None:
+        """`own`: the prefix of the job's objects."""
         logger.info("leased %s", lease.name, extra={"fence": lease.fence, "work": lease.WhichOneof("work")})
         self._peers.shown.lease = lease.name
         guard = LeaseGuard(lease.name, lease.fence)
@@ -107,7 +119,6 @@ class LeaseLoop:
             if stop.is_set() or renewal.calls_back:
                 raise Interrupted("told to stop")
 
-        own = job_prefix(parse("lease", lease.name, "lease").project, lease.job_uid)
         store = self._fenced_store(self._store.under(control.store_access, own), guard, check)
         held = HeldLease(lease, received_at, used_before, guard, control, renewal, store)
         try:

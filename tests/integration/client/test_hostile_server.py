@@ -10,24 +10,18 @@ import os
 import random
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import psutil
 import pytest
-from google.protobuf import descriptor_pool
-from google.protobuf.message_factory import GetMessageClass
-from google.rpc import status_pb2
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as board_pb2
 from podracer.orchestrator.v1 import artifact_service_pb2 as artifact_pb2
 from podracer.orchestrator.v1 import job_pb2, job_service_pb2
 from podracer_client.servers import stubs
-from podracer_core.rpc.status import DETAILS_KEY
 from support.commands import run_here
-from support.random_messages import RandomMessages
+from support.liar import MOST_CALLS, Liar
 
 COUNT = int(os.environ.get("PODRACER_FUZZ", "300")) // 15
 SEED = int(os.environ.get("PODRACER_FUZZ_SEED", "3"))
@@ -47,61 +41,13 @@ COMMANDS = (
     "watch j --plain", "watch j --json", "submit job.yaml", "report j -o report.html", "export j -o policy.pt2",
     "export j --ensemble 2 -o policy.pt2",
 )  # fmt: skip
-MOST_CALLS = 300
 MOST_GROWTH_BYTES = 256 << 20
 PLAIN = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]*")
 
 
-class Liar(grpc.GenericRpcHandler):
-    """Answers every method of every service by chance, often in part as an honest server would."""
-
-    def __init__(self) -> None:
-        self.begin(random.Random(0))
-
-    def begin(self, chance: random.Random) -> None:
-        """A new command."""
-        self.chance, self.messages, self.calls = chance, RandomMessages(chance, TEXTS), 0
-        self.honesty, self.endless = chance.choice((0.0, 0.5, 0.9, 0.97)), chance.random() < 0.1
-
-    def service(self, handler_call_details: Any) -> Any:
-        service, name = handler_call_details.method.strip("/").split("/")
-        method = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
-
-        def answer(request: Any, context: Any) -> Any:
-            self._count(context)
-            return self._answer(method)
-
-        def stream(request: Any, context: Any) -> Iterator[Any]:
-            self._count(context)
-            yield from self._parts(method)
-
-        kinds = [(each and "stream") or "unary" for each in (method.client_streaming, method.server_streaming)]
-        make = getattr(grpc, f"{'_'.join(kinds)}_rpc_method_handler")
-        return make(
-            stream if method.server_streaming else answer,
-            request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-
-    def _count(self, context: Any) -> None:
-        self.calls += 1
-        if self.chance.random() < 0.05 * (1 - self.honesty) or self.calls > 2 * MOST_CALLS:
-            status = self.messages.fill(status_pb2.Status())
-            code = self.chance.choice(list(grpc.StatusCode)[1:])
-            status.code = self.chance.choice((code.value[0], status.code))
-            for detail in status.details:
-                kind = self.chance.choice(("ErrorInfo", "BadRequest", "DebugInfo", "RetryInfo", "x"))
-                detail.type_url = f"type.googleapis.com/google.rpc.{kind}"
-            context.set_trailing_metadata(((DETAILS_KEY, status.SerializeToString()[:4000]),))
-            context.abort(code, self.chance.choice(TEXTS)[:1000])
-
-    def _answer(self, method: Any) -> Any:
-        answer = GetMessageClass(method.output_type)()
-        if self.chance.random() >= self.honesty:
-            self.messages.fill(answer)
-        else:
-            self._be_honest(answer)
-            answer = answer if self.chance.random() < self.honesty else self.messages.mutate(answer)
+class Server(Liar):
+    def answer(self, method: Any) -> Any:
+        answer = super().answer(method)
         if self.endless and hasattr(answer, "next_page_token"):
             answer.next_page_token = self.chance.choice(("again", str(self.calls)))
         if self.endless and hasattr(answer, "more"):
@@ -109,8 +55,7 @@ class Liar(grpc.GenericRpcHandler):
             answer.events.add(position=self.chance.choice((1, 2)))
         return answer
 
-    def _be_honest(self, answer: Any) -> None:
-        """What an honest server might say, as far as it takes to get on."""
+    def be_honest(self, answer: Any) -> None:
         for name, make in {"job": _job, "artifact": _artifact, "leaderboard": _board}.items():
             if name in answer.DESCRIPTOR.fields_by_name and answer.DESCRIPTOR.fields_by_name[name].message_type:
                 getattr(answer, name).CopyFrom(make(self.chance))
@@ -119,10 +64,9 @@ class Liar(grpc.GenericRpcHandler):
         elif isinstance(answer, board_pb2.ListAgentsResponse):
             answer.agents.append(_board(self.chance).candidates[0].agent)
 
-    def _parts(self, method: Any) -> Iterator[Any]:
+    def parts(self, method: Any, request: Any, context: Any) -> Iterator[Any]:
         if method.name != "Download":
-            for _ in range(self.chance.choice((0, 1, 3))):
-                yield self._answer(method)
+            yield from super().parts(method, request, context)
             if method.name == "WatchJob":  # that of a job which goes on for ever may be watched for ever
                 yield job_service_pb2.WatchJobResponse(job=job_pb2.Job(name=JOB, state=job_pb2.JOB_STATE_FAILED))
             return
@@ -167,12 +111,9 @@ def _board(chance: random.Random) -> board_pb2.Leaderboard:
 
 @pytest.fixture(scope="module")
 def liar() -> Iterator[tuple[Liar, str]]:
-    lies = Liar()
-    server = grpc.server(ThreadPoolExecutor(8), handlers=[lies])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield lies, f"127.0.0.1:{port}"
-    server.stop(0).wait()
+    lies = Server(TEXTS)
+    with lies.serving() as address:
+        yield lies, address
 
 
 @pytest.mark.timeout(7200)

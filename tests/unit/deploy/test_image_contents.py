@@ -1,10 +1,11 @@
-"""What the images install: enough for every kind of environment, and wheels for both architectures."""
+"""What the images install: enough for every kind of environment, and by its hash."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from packaging.requirements import Requirement
 from support.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "deploy" / "images"))
-from requirements import IMAGES, requirements_of
+from requirements import CUDA, IMAGES, locked, requirements_of
 
 ENVIRONMENTS = {
     "batched": "CartPole-v1",
@@ -141,21 +142,30 @@ def test_no_entry_point_imports_what_user_code_left_in_its_folder(image: str, tm
     assert (done.returncode, done.stdout.split()[0]) == (0, f"podracer_{image}"), done.stderr[-3000:]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("image", IMAGES)
-def test_all_of_it_comes_as_wheels(image: str, architecture: str) -> None:
-    if (image, architecture) == (
-        "pod-cuda",
-        "aarch64",
-    ):  # published for x86-64 alone: Warp asks for a newer glibc there
-        return
-    platform = ["--python-version", "3.11", "--python-platform", f"{architecture}-manylinux_2_28"]
-    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *platform, "--only-binary", ":all:"]
-    command += ["--constraint", str(ROOT / "constraints.txt"), "-"]
-    wanted = "\n".join(requirements_of(image))
-    done = subprocess.run(command, input=wanted, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    found = set(re.findall(r"^([\w-]+)==", done.stdout, re.MULTILINE))
-    assert ("box2d" in found) == (image.startswith("pod") and architecture == "x86_64")
-    assert {"minio", "grpcio", "protobuf"} <= found
+@pytest.mark.parametrize("name", [*locked(), "torch", "torch-cuda"])
+def test_a_lock_has_versions_and_hashes_of_all_that_an_image_needs(name: str) -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    pins = {_normal(package): version for package, version in re.findall(r"^([\w-]+)==(.+)$", text, re.MULTILINE)}
+    first, *lines = (ROOT / "deploy" / "images" / f"{name}.lock").read_text().splitlines()
+    pinned = re.compile(r"[^#]+?( --hash=sha256:[0-9a-f]{64})+")
+    assert all(map(pinned.fullmatch, lines)), "no hash: run `make locks`"
+    wanted = [Requirement(line.split(" --hash")[0]) for line in lines]
+    versions = {one.name: str(one.specifier) for one in wanted}
+    assert versions == {one: f"=={pins.get(one)}" for one in versions}, "other versions: run `make locks`"
+
+    here = {one.name for one in wanted if one.marker is None or one.marker.evaluate()}
+    needed = _installed_by(locked().get(name, ["torch"])) - {"torch"}
+    if name.startswith("torch"):
+        assert f" torch=={pins['torch']}," in first, "another torch: run `make locks`"
+        here, needed = (
+            {one for one in names if not CUDA.match(one)} for names in (here, needed)
+        )  # here it may have none
+    if name != "pod-cuda" or platform.machine() == "x86_64":
+        assert here == needed, "other packages: run `make locks`"
+
+
+def test_every_package_of_an_image_is_pinned_by_hash() -> None:
+    installs = re.findall(r"pip install (.+)", (ROOT / "Dockerfile").read_text())
+    ours, torch = (one for one in installs if "--require-hashes --no-deps" not in one)
+    assert ours.startswith("--no-deps --no-build-isolation --target")
+    assert torch.startswith("--no-deps ") and torch.endswith('torch.lock)" \\')

@@ -116,6 +116,18 @@ def test_an_episode_that_breaks_in_a_step(how: dict[str, Any], text: str, made: 
     assert [one.closed for one in made] == ([True, True, False, False] if how["what"] == "raise" else [False, False])
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("what", ["observation", "reward"])
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_a_large_number_breaks_nothing(what: str, value: float) -> None:
+    environment = opened(what=what, value=value, when=lambda number: True)
+    steps = played(environment, 5)
+    shown = steps[2].reward if what == "reward" else steps[2].observation[:, 3]
+    assert shown.tolist() == pytest.approx([value] * 2)
+    assert all(step.valid.all() for step in steps)
+    assert environment.take_breaks() == []
+
+
 @pytest.mark.parametrize("value", [np.nan, None, KeyError("price")])
 def test_a_reset_that_breaks_is_repeated(value: Any) -> None:
     kind = "raise" if isinstance(value, KeyError) else "observation"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -109,8 +110,6 @@ class Hostile(Counter):
         match self._what:
             case "raise":
                 raise _Unspeakable
-            case "raise much":
-                raise ValueError("x" * 50_000_000)
             case "exit":
                 os._exit(7)
             case "segfault":
@@ -136,6 +135,24 @@ class Hostile(Counter):
                 sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
                 self._flag.write_text(str(sleeper.pid))
                 threading.Thread(target=time.sleep, args=(600,)).start()
+            case "fork on and on":
+                for _ in range(10):
+                    if not os.fork():
+                        os.setsid()
+                        os.fork()
+                        with self._flag.open("a") as file:
+                            file.write(f"{os.getpid()} ")
+                        time.sleep(600)
+                while len(self._flag.read_text().split()) < 20:
+                    time.sleep(0.01)
+            case "take all memory":
+                limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (64 << 20)
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+                taken = []
+                while True:
+                    taken.append(bytearray(1 << 20))
+            case "be killed":  # as the kernel does with who takes too much
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _descriptors() -> list[int]:

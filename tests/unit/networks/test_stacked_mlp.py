@@ -35,8 +35,12 @@ def single(network: StackedMLP, group: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+@pytest.mark.parametrize("parts", [1, 4])  # 11 rows: 4 parts of 2, and 3 rows more
 @pytest.mark.parametrize("activation", MODULES)
-def test_results_and_gradients_equal_single_networks(activation: str) -> None:
+def test_results_and_gradients_equal_single_networks(
+    activation: str, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacked_mlp, "_parts", lambda rows: parts)
     parameters, network = stacked(activation)
     inputs = torch.randn(GROUPS, ROWS, SIZES[0], requires_grad=True)
     upstream = torch.randn(GROUPS, ROWS, SIZES[-1])
@@ -57,6 +61,14 @@ def test_results_and_gradients_equal_single_networks(activation: str) -> None:
             bias_gradient = parameters.gradient_of(f"layers.{index}.bias")[group, 0]
             torch.testing.assert_close(weight_gradient, linear.weight.grad.t(), rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(bias_gradient, linear.bias.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"), [((2, 131_072, 4), 64), ((64, 131_072, 4), 2), ((128, 131_072, 4), 1), ((2, 5_000, 4), 4)]
+)
+def test_a_gpu_splits_products_of_few_networks_with_many_rows(shape: tuple[int, ...], parts: int) -> None:
+    assert stacked_mlp._parts(torch.empty(shape, device="meta")) == parts
+    assert stacked_mlp._parts(torch.empty(2, 131_072, 4)) == 1, "a CPU works through the rows in parts anyway"
 
 
 def test_no_gradient_leaks_from_one_network_to_another() -> None:

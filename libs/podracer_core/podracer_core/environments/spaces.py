@@ -70,15 +70,18 @@ _ADVICE: dict[type[gymnasium.Space[Any]], str] = {
 
 
 def to_gymnasium(space: Space) -> gymnasium.Space[Any]:
-    """The inverse of `from_gymnasium`."""
+    """The inverse of `from_gymnasium`. Raises InvalidInput for a space that cannot be, such as one of no actions."""
+    try:
+        return _made(space)
+    except (AssertionError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidInput(f"there is no space {describe(space)[:200]}: {error}") from error
+
+
+def _made(space: Space) -> gymnasium.Space[Any]:
     match space:
         case BoxSpace(low, high, shape, dtype):
             kind = np.dtype(dtype)
-            return gym.Box(
-                np.broadcast_to(np.asarray(low, dtype=kind).reshape(shape if isinstance(low, tuple) else ()), shape),
-                np.broadcast_to(np.asarray(high, dtype=kind).reshape(shape if isinstance(high, tuple) else ()), shape),
-                dtype=kind.type,
-            )
+            return gym.Box(_limits(low, shape, kind), _limits(high, shape, kind), dtype=kind.type)
         case DiscreteSpace(n, start):
             return gym.Discrete(n, start=start)
         case MultiDiscreteSpace(nvec, starts, shape):
@@ -111,7 +114,8 @@ def observation_array_space(space: gymnasium.Space[Any]) -> gym.Box:
     if isinstance(space, gym.Box) and space.shape and space.low.size:
         if space.dtype == np.uint8:
             return space
-        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        with np.errstate(over="ignore"):  # 1e300 is a bound
+            low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         return gym.Box(low, high, space.shape, np.float32)
     from_gymnasium(space)  # refuses what has no fixed size
     size = gym.utils.flatdim(space)
@@ -159,6 +163,14 @@ def _bound(values: np.ndarray[Any, np.dtype[Any]]) -> Bound:
     if flat.size and bool((flat == flat[0]).all()):
         return float(flat[0])
     return tuple(float(number) for number in flat)
+
+
+def _limits(bound: Bound, shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    numbers: Any = bound if isinstance(bound, tuple) else (bound,)
+    if kind.kind in "iu":  # as floats, the bounds of int64 are a little outside of it
+        edges = np.iinfo(kind)
+        numbers = [int(min(max(number, edges.min), edges.max)) for number in numbers]
+    return np.broadcast_to(np.asarray(numbers, kind).reshape(shape if isinstance(bound, tuple) else ()), shape)
 
 
 def action_mask_size(space: gymnasium.Space[Any]) -> int:

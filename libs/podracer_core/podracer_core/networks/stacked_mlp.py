@@ -143,10 +143,29 @@ class _Differentiable(torch.autograd.Function):
 
 def _inner_products(left: Tensor, right: Tensor, out: Tensor) -> None:
     """left^T right: [G, B, I], [G, B, O] -> [G, I, O]. The narrow side in front is up to three times faster."""
-    if left.shape[2] <= right.shape[2]:
+    if left.shape[2] > right.shape[2]:
+        left, right, out = right, left, out.transpose(1, 2)
+    parts = _parts(left)
+    if parts == 1:
         torch.bmm(left.transpose(1, 2), right, out=out)
-    else:
-        torch.bmm(right.transpose(1, 2), left, out=out.transpose(1, 2))
+        return
+    rows = left.shape[1] // parts * parts
+    split = [each[:, :rows].reshape(len(each), parts, -1, each.shape[2]) for each in (left, right)]
+    torch.sum(split[0].transpose(2, 3) @ split[1], 1, out=out)
+    if rows < left.shape[1]:
+        out.baddbmm_(left[:, rows:].transpose(1, 2), right[:, rows:])
+
+
+def _parts(rows: Tensor) -> int:
+    """How many products a product over the rows of [G, B, _] is made of on a GPU. cuBLAS gives a small result one block
+    of threads a matrix, so that a few matrices would keep only a few of a hundred multiprocessors busy."""
+    if rows.device.type == "cpu":
+        return 1
+    most = min(_BLOCKS // rows.shape[0], rows.shape[1] // _PART_ROWS)
+    return 1 << max(0, most.bit_length() - 1)
+
+
+_BLOCKS, _PART_ROWS = 128, 1024
 
 
 # After so many buffers taken, those that lay free all the while are released.

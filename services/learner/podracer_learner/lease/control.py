@@ -41,6 +41,7 @@ _LONG_POLL_SLACK_S = 10.0
 _WRITE_TIMEOUT_S = 10.0
 _RETRY_S = (0.05, 1.0)
 _AWAY_S = (0.1, 2.0)
+_AT_ONCE_S = 1.0
 
 
 def lease_work(
@@ -57,6 +58,7 @@ def lease_work(
     request.request_id = secrets.token_hex(16)
     request.wait.CopyFrom(duration_pb2.Duration(seconds=int(_LONG_POLL_S)))
     while not stop.is_set():
+        asked_at = time.monotonic()
         try:
             response = _interruptible(stub, request, stop)
         except (InvalidInput, PermissionRefused, PreconditionFailed, Unauthenticated):
@@ -69,7 +71,10 @@ def lease_work(
             return None
         if response.HasField("lease"):
             return response.lease
-        away.reset()
+        if time.monotonic() - asked_at < _AT_ONCE_S:  # it should have waited for work
+            stop.wait(next(away))
+        else:
+            away.reset()
         request.request_id = secrets.token_hex(16)
     return None
 

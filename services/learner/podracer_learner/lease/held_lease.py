@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
 _SOONEST_S = 1.0
+_LONGEST_TERM_S = 86_400.0
 _RETRY_S = (0.1, 1.0)
 _AWAY_S = (0.5, 10.0)
 _AT_ONCE = 1000  # evaluations
@@ -37,7 +38,7 @@ class Renewal:
     """
 
     def __init__(self, control: LeaseControl, guard: LeaseGuard, term_s: float) -> None:
-        self._control, self._guard, self._term_s = control, guard, term_s
+        self._control, self._guard, self._term_s = control, guard, _bounded(term_s)
         self._lock = threading.Lock()
         self._progress = pod_service_pb2.RenewLeaseRequest()
         self._candidates: dict[str, agent_pb2.Evaluation] = {}  # by id
@@ -154,7 +155,7 @@ class Renewal:
             self._guard.revoke(error.message)
             raise
         if response.HasField("term"):
-            self._term_s = seconds_from_duration(response.term)
+            self._term_s = _bounded(seconds_from_duration(response.term))
         self._guard.extend(sent_at, self._term_s)
         self._action = response.action or pod_service_pb2.LEASE_ACTION_CONTINUE
         self.admission_score = response.admission_score if response.HasField("admission_score") else None
@@ -165,6 +166,11 @@ class Renewal:
                     del waiting[key]
             if self._candidates or self._looks:
                 self._wake.set()
+
+
+def _bounded(term_s: float) -> float:
+    """A term for which Python can wait."""
+    return min(max(term_s, 0.0), _LONGEST_TERM_S)
 
 
 class Interrupted(PodracerError):

@@ -64,6 +64,8 @@ def load_initial_agents(
     The environments of a checkpoint are the lead's (rank 0); other ranks begin new episodes. Raises DataCorrupted or
     NotFound for a checkpoint that differs from what was committed, InvalidInput for one that does not fit.
     """
+    if not 0 <= rank < 1 << (31 - _ENVIRONMENT_BITS):  # the first environment is an int32 for workers
+        raise InvalidInput(f"no learner has rank {rank}", reason="NO_RANK")
     references = [_references(agent) for agent in agents]
     transitions = [replays.find(agent, follows=rank > 0) for agent in agents]
     needed = [

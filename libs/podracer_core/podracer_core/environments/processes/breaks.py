@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 IN_A_ROW = 3
 _FEWEST_EPISODES = 8  # of which more than half may not end at one line
 _MOST = 1_000  # that wait to be told
-_LONGEST_TEXT = 300  # characters
-_LONGEST_MESSAGE = 2_000
-_LONGEST_TRACEBACK = 20_000  # from its end
+LONGEST_TEXT = 300  # characters
+LONGEST_MESSAGE = 2_000
+LONGEST_TRACEBACK = 20_000  # from its end
 _OUR_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _TORCH_FOLDER = sysconfig.get_path("purelib") + os.sep + "torch" + os.sep  # a decorator of ours is torch's
 
@@ -31,7 +31,7 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     if own < len(described.stack):
         del described.stack[:own]
     message = "; ".join([f"{type(error).__name__}: {described}", *(described.__notes__ or ())])
-    return message[:_LONGEST_MESSAGE], "".join(described.format())[-_LONGEST_TRACEBACK:]
+    return message[:LONGEST_MESSAGE], "".join(described.format())[-LONGEST_TRACEBACK:]
 
 
 def name_number(reward: float, observation: NDArray[Any]) -> str:
@@ -70,7 +70,7 @@ class Breaks:
         """Something broke in a step of the row's episode, or in its reset (step 0). `text`: the user's traceback."""
         if len(self._noted) < _MOST:
             place = f"step {step}" if step else "reset"
-            told = f"{place}: {what}"[:_LONGEST_TEXT]
+            told = f"{place}: {what}"[:LONGEST_TEXT]
             self._noted.append({"row": self.first_row + row, "numbers": numbers, "text": told, "traceback": text})
 
     def fail(self, row: int, step: int, seed: int, now: int, error: BaseException) -> None:

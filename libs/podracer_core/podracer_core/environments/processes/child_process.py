@@ -23,6 +23,7 @@ from typing import Any
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.processes import launcher
 from podracer_core.environments.processes.box import box_for
+from podracer_core.environments.processes.breaks import LONGEST_MESSAGE, LONGEST_TEXT, LONGEST_TRACEBACK
 from podracer_core.environments.processes.child_output import ChildOutput
 from podracer_core.environments.processes.exchange import PROGRESS, Channel
 from podracer_core.environments.processes.launcher import IN_BOX
@@ -34,6 +35,21 @@ _SECRET = re.compile(
     r"|ACCESS_?KEY|_KEY$|DATABASE_URL|^KUBECONFIG$|^SSH_AUTH_SOCK$"
 )
 _HAS_LAUNCHER = sys.platform == "linux"
+_NEEDED = {
+    "open": ("observation_space", "action_space", "max_episode_steps"),
+    "find_masks": ("mask_size",),
+    **dict.fromkeys(("frame", "trace"), ("shape",)),
+    **dict.fromkeys(("set_ages", "play_once"), ("possible",)),
+}
+"""By command, what its answer has to say. User code shares the socket with what answers, and may have written."""
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "observation_space": dict, "action_space": dict, "max_episode_steps": (int, type(None)), "mask_size": int,
+    "batched": bool, "deterministic_evaluation": bool, "frames_per_second": float, "start_s": float, "shape": list,
+    "possible": bool, "warnings": list, "step_s": float, "waits": bool, "observation_origin": list, "made": int,
+    "breaks": list, "error": dict,
+}  # fmt: skip
+_BREAK = {"row": int, "numbers": bool, "text": str, "traceback": str}
+_ERROR = {"kind": str, "message": str, "traceback": str}
 _CLOSING_S = 3.0
 _ENDING_S = 10.0
 _LOOK_S = 0.005
@@ -54,7 +70,7 @@ class ChildProcess:
         self, spec: EnvironmentSpec, memory: int, output: ChildOutput, *, spins: bool, check: Callable[[], None]
     ) -> None:
         self._name, self._output, self._check = spec.name, output, check
-        self._command = ""
+        self._command, self._count = "", 0
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, spins=spins)
         read_end, write_end = os.pipe()
@@ -87,7 +103,9 @@ class ChildProcess:
 
     def send(self, command: str, payload: bytes = b"", **arguments: Any) -> None:
         """Send a command; `receive` returns its answer. "step" is the empty message."""
-        self._command = command
+        if not self._channel.is_silent():
+            raise self._interfered("more than one answer")
+        self._command, self._count = command, arguments.get("count", 0)
         try:
             self._channel.send({} if command == "step" else {"command": command, **arguments}, payload)
         except OSError as error:
@@ -99,27 +117,31 @@ class ChildProcess:
         Raises ChildLost if the process dies or `deadline` (of `time.monotonic`) passes, which kills it; UserCodeFailed
         or InvalidInput for an error in the user's code. With each environment that was made the time begins anew.
         """
-        limit_s, progress = deadline - time.monotonic(), ""
+        limit_s, made = deadline - time.monotonic(), 0
         while True:
             try:
                 answer, payload = self._channel.receive(min(deadline, time.monotonic() + _LOOK_AROUND_S))
+                if not answer and self._command not in _NEEDED:
+                    return answer, payload
+                _check_answer(answer, self._command)
                 if PROGRESS not in answer:
                     break
+                if not made < answer[PROGRESS] <= self._count:
+                    raise ValueError(f"{answer[PROGRESS]} environments of {self._count}")
                 self._check()
-                deadline, progress = time.monotonic() + limit_s, f", after it had made {answer[PROGRESS]} environments"
+                deadline, made = time.monotonic() + limit_s, answer[PROGRESS]
             except TimeoutError:
                 if self._has_ended():  # something that it had started holds the socket open
                     raise self._lost() from None
                 if time.monotonic() >= deadline:
                     self.kill()
+                    progress = f", after it had made {made} environments" if made else ""
                     raise ChildLost(f"{self._name}: no answer to {self._command!r} in time{progress}") from None
                 self._check()
             except OSError as error:
                 raise self._lost() from error
             except ValueError as error:
-                self.kill()
-                message = f"{self._name}: the process wrote into its connection with us in {self._command!r}: {error}"
-                raise ChildLost(message) from error
+                raise self._interfered(error) from error
         if "error" in answer:
             raise self._failure(**answer["error"])
         return answer, payload
@@ -174,13 +196,44 @@ class ChildProcess:
             return ChildLost(f"{self._name}: the process closed its connection in {self._command!r}")
         status = self._process.returncode
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return ChildLost(f"{self._name}: the process was {how} in {self._command!r}")
+        advice = ": the kernel does that to a process for which there is no memory" if status == -signal.SIGKILL else ""
+        return ChildLost(f"{self._name}: the process was {how} in {self._command!r}{advice}")
+
+    def _interfered(self, what: object) -> ChildLost:
+        """The error for something that no answer of ours says."""
+        self.kill()
+        message = f"the process wrote into its connection with us in {self._command!r}: {what}"
+        return ChildLost(f"{self._name}: {message}"[:LONGEST_MESSAGE])
 
     def _failure(self, kind: str, message: str, traceback: str) -> PodracerError:
-        message = f"{self._name}: {message}"
+        message = f"{self._name}: {message}"[:LONGEST_MESSAGE]
+        traceback = traceback[-LONGEST_TRACEBACK:]
         if kind == "invalid":
             return InvalidInput(message, environment=self._name)
         return UserCodeFailed(message, user_traceback=self._output.after(traceback), environment=self._name)
+
+
+def _check_answer(answer: Mapping[str, Any], command: str) -> None:
+    """Raises ValueError unless `answer` can be one to `command`."""
+    needed = () if "error" in answer or PROGRESS in answer else _NEEDED.get(command, ())
+    wrong = {name for name in needed if name not in answer}
+    wrong |= {name for name, value in answer.items() if not isinstance(value, _KINDS.get(name, object))}
+    if not wrong and "error" in answer and not _has_form(answer["error"], _ERROR):
+        wrong.add("error")
+    if not wrong and not all(
+        _has_form(each, _BREAK) and len(each["text"]) <= LONGEST_TEXT for each in answer.get("breaks", ())
+    ):
+        wrong.add("breaks")
+    if wrong:
+        raise ValueError(f"an answer of another form: {sorted(wrong)}")
+
+
+def _has_form(value: Any, form: Mapping[str, type]) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == form.keys()
+        and all(isinstance(value[name], kind) for name, kind in form.items())
+    )
 
 
 def scrubbed_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import json
 import math
 import mmap
 import os
+import select
 import socket
 import struct
 import tempfile
@@ -35,6 +36,8 @@ _PATIENCE_S = 0.25  # how late a deadline may be noticed
 _SPIN_S = 100e-6
 _yield_core = getattr(os, "sched_yield", lambda: None)
 
+_MOST_LINE_BYTES, _MOST_PAYLOAD_BYTES = 64 << 20, 4 << 30  # the spaces of a million numbers, each with its bounds
+
 _ALIGNMENT_BYTES = 64
 
 
@@ -53,6 +56,8 @@ class Channel:
         seconds = struct.pack("ll", int(_PATIENCE_S), int(_PATIENCE_S % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
         self._connection = connection
+        self._arrived = select.poll()
+        self._arrived.register(connection, select.POLLIN)
         self._spins = spins
         self._received, self._wanted = bytearray(), 0  # bytes
         self._waited_s = math.inf
@@ -79,8 +84,22 @@ class Channel:
             if part == b"\n" and not self._received:
                 return {}, b""
             self._received += part
-            message = self._take()
+            if self._wanted or b"\n" in part:
+                message = self._take()
+            elif len(self._received) > _MOST_LINE_BYTES:
+                raise ValueError(f"a line of more than {_MOST_LINE_BYTES} bytes")
+            if message is None and time.monotonic() >= deadline:
+                raise TimeoutError("a message has not come to its end in time")
         return message
+
+    def is_silent(self) -> bool:
+        """Whether nothing has arrived that no `receive` has returned."""
+        if self._received or not self._arrived.poll(0):
+            return not self._received
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK)  # empty: the other side is gone, as `send` will say
+        except OSError:
+            return True
 
     def close(self) -> None:
         """Close the socket."""
@@ -93,10 +112,13 @@ class Channel:
         line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
-        header = json.loads(line) if line else {}
-        if not isinstance(header, dict):
-            raise ValueError(f"{line[:100]!r} is not a message")
-        payload_bytes = header.pop("payload_bytes", 0)
+        try:
+            header = json.loads(line) if line else {}
+        except RecursionError as error:
+            raise ValueError(f"{bytes(line[:100])!r} is not a message") from error
+        payload_bytes = header.pop("payload_bytes", 0) if isinstance(header, dict) else None
+        if type(payload_bytes) is not int or not 0 <= payload_bytes <= _MOST_PAYLOAD_BYTES:
+            raise ValueError(f"{bytes(line[:100])!r} is not a message")
         self._wanted = len(line) + len(newline) + payload_bytes
         if len(rest) < payload_bytes:
             return None

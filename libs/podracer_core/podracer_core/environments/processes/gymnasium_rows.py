@@ -130,6 +130,8 @@ class GymnasiumRows(Rows):
         super().map(memory, num_envs, first, mask_size)
         self._flat_observation = self.arrays.final_observation.reshape(-1)
         self._is_bytes = self._flat_observation.dtype != np.float32
+        # The sum of all numbers times this is finite, where they are.
+        self._small = np.full(self.count if self._is_bytes else self._flat_observation.size, 2.0**-64, np.float32)
         self._first_observations = self.arrays.observation.reshape(self.count, -1)
         self._rewards: Any = self.arrays.reward.data  # takes numbers only; NumPy would take None and text
 
@@ -265,11 +267,11 @@ class GymnasiumRows(Rows):
         self._acting = [self._environments[row] for row in self._acting_rows]
 
     def _finite(self, rows: SharedArrays) -> bool:
-        """Whether all numbers of the step are finite; also false for very large ones, which need a closer check."""
-        squares = float(rows.reward.dot(rows.reward))
+        """Whether all numbers of the step are finite."""
+        total = float(rows.reward.dot(self._small[: self.count]))
         if not self._is_bytes:
-            squares += float(self._flat_observation.dot(self._flat_observation))
-        return math.isfinite(squares)
+            total += float(self._flat_observation.dot(self._small))
+        return math.isfinite(total)
 
     def _set_aside_broken_rows(self, rows: SharedArrays) -> None:
         """A row with NaN or infinity counts as truncated and not valid, and shows zeros."""
@@ -324,7 +326,7 @@ class GymnasiumRows(Rows):
             self._last_step[row] = self._steps + self._limits[row]
         self._write_mask(row, info)
         numbers = self._first_observations[row]
-        is_finite = self._is_bytes or math.isfinite(numbers.dot(numbers))
+        is_finite = self._is_bytes or math.isfinite(numbers.dot(self._small[: numbers.size]))
         if not is_finite and (what := name_number(0.0, self.arrays.observation[row])):
             raise NotFinite(what)
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.spaces import from_json
+from podracer_core.environments.processes.breaks import LONGEST_MESSAGE
 from podracer_core.environments.processes.exchange import map_memory, size_memory
 from podracer_core.environments.processes.local_rows import LocalRows, MakeEnvironment
 from podracer_core.environments.processes.row_processes import MOST_ISOLATED, Asked, RowProcesses, core_count
-from podracer_core.environments.spaces import observation_array_space, to_gymnasium
+from podracer_core.environments.spaces import action_mask_size, observation_array_space, to_gymnasium
 from podracer_core.environments.vec_environment import Break, Step, VecEnvironment, step_over
 from podracer_core.errors import InvalidInput, PodracerError, PreconditionFailed
 
@@ -195,7 +196,10 @@ class PreprocessVecEnv(VecEnvironment):
             raise PreconditionFailed("pictures=True is needed to see the environment")
         with self._closed_by_failure():
             answer, payload = self._processes.ask_first("frame")
-        return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
+            try:
+                return torch.from_numpy(np.frombuffer(bytearray(payload), np.uint8)).view(answer["shape"])
+            except (RuntimeError, TypeError) as error:
+                raise self._processes.failed(f"{self.name}: a picture of another size: {error}") from error
 
     def take_breaks(self) -> list[Break]:
         """See `VecEnvironment.take_breaks`."""
@@ -214,9 +218,14 @@ class PreprocessVecEnv(VecEnvironment):
     def _open(self) -> int:
         """Start the processes, and get the descriptions of their environments; the size of their masks."""
         opened = self._processes.start()
-        self.original_space = from_json(opened["observation_space"])
-        self.observation_space = observation_array_space(to_gymnasium(self.original_space))
-        self.action_space = to_gymnasium(from_json(opened["action_space"]))
+        try:
+            self.original_space = from_json(opened["observation_space"])
+            self.observation_space = observation_array_space(to_gymnasium(self.original_space))
+            self.action_space = to_gymnasium(from_json(opened["action_space"]))
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.name}: {error.message}"[:LONGEST_MESSAGE], environment=self.name) from error
+        if opened["mask_size"] not in (0, action_mask_size(self.action_space)):
+            raise self._processes.failed(f"{self.name}: masks of {opened['mask_size']} flags for {self.action_space}")
         self.max_episode_steps = opened["max_episode_steps"]
         self.deterministic_evaluation = opened.get("deterministic_evaluation", False)
         self.frames_per_second: float = opened.get("frames_per_second", 0.0)
@@ -245,7 +254,10 @@ class PreprocessVecEnv(VecEnvironment):
     def _note(self, answer: Mapping[str, Any]) -> None:
         """Note what has broken, by the answer of a process to `step` or `start`."""
         spare = {"traceback": ""} if any(each.traceback for each in self._breaks[:100]) else {}  # one is enough
-        self._breaks += [Break(**each | spare) for each in answer.get("breaks", ())]
+        noted = [Break(**each | spare) for each in answer.get("breaks", ())]
+        if any(not 0 <= each.row < self.num_envs for each in noted):
+            raise self._processes.failed(f"{self.name}: breaks of rows that are not there")
+        self._breaks += noted
 
     def _ask(self, command: str, payloads: Sequence[bytes] = ()) -> Asked:
         """Run `command` in all processes; it is one that a replacement of a lost process could not answer."""
