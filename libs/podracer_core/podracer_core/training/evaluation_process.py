@@ -34,6 +34,7 @@ from podracer_core.evaluate.result import result_from_json, result_to_json
 from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend, EvaluationOrder
 from podracer_core.training.policy_evaluation import PolicyEvaluation
 
+_SENT = ("order_id", "seeds", "first_episodes", "admission_score", "screening", "required_score")
 _LEAST_S = 0.1  # for an order
 _NICENESS = 5
 _LEFT = 2  # cores for training
@@ -58,8 +59,7 @@ class ProcessBackend(EvaluationBackend):
         spare, ProcessBackend._spare = ProcessBackend._spare, None
         self._process, self._connection = spare if spare and spare[0].poll() is None else _start()
         self._keeps = keep
-        opening = {"cohort": asdict(cohort), "environment": spec.to_metadata(), "evaluator": evaluator}
-        self._connection.send_bytes(json.dumps(opening).encode())
+        _send(self._connection, cohort=asdict(cohort), environment=spec.to_metadata(), evaluator=evaluator)
 
     @property
     def ready(self) -> bool:
@@ -68,20 +68,13 @@ class ProcessBackend(EvaluationBackend):
         return self._is_ready
 
     def submit(self, order: EvaluationOrder) -> None:
-        message = {
-            "order_id": order.order_id,
-            "agents": [self._names[member] for member in order.members],
-            "seeds": order.seeds,
-            "first_episodes": order.first_episodes,
-            "admission_score": order.admission_score,
-            "screening": order.screening,
-            "required_score": order.required_score,
-        }
-        tensors = {
-            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        message = {name: getattr(order, name) for name in _SENT}
+        message["agents"] = [self._names[member] for member in order.members]
+        copies = {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # else they may share memory
             for name, tensor in order.actor.state().items()
         }
-        self._waiting.append((message, safetensors.torch.save(tensors)))
+        self._waiting.append((message, safetensors.torch.save(copies)))
         self._send_next()
 
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
@@ -121,7 +114,7 @@ class ProcessBackend(EvaluationBackend):
             self._is_busy = True
             if (left_s := self.left_s()) < math.inf:
                 message["timeout_s"] = max(_LEAST_S, left_s)
-            self._connection.send_bytes(json.dumps(message).encode())
+            _send(self._connection, **message)
             self._connection.send_bytes(policy)
 
 
@@ -143,46 +136,33 @@ def main(descriptor: int) -> None:
     os.nice(_NICENESS)
     set_up_torch(max(1, core_count() - _LEFT))
     parent = os.getppid()
-
-    def check() -> None:
-        if os.getppid() != parent:
-            sys.exit()
-
     with Connection(descriptor) as connection:
         try:
-            _serve(connection, check)
+            _serve(connection, lambda: None if os.getppid() == parent else sys.exit())
         except (EOFError, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 - the other side raises it
-            failure = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            connection.send_bytes(json.dumps(failure).encode())
+            _send(connection, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
 
 def _serve(connection: Connection[Any, Any], check: Callable[[], None]) -> None:
-    evaluation: PolicyEvaluation | None = None
     while True:
         message = json.loads(connection.recv_bytes())
-        if evaluation is None or "cohort" in message:
-            if evaluation is not None:
-                evaluation.close()
-            evaluation = _open(message, check)
-            connection.send_bytes(b"{}")
+        if "cohort" in message:
+            members = tuple(MemberConfig(**member) for member in message["cohort"].pop("members"))
+            cohort = CohortConfig(members=members, **message["cohort"])
+            spec = EnvironmentSpec.from_metadata(message["environment"])
+            evaluation = PolicyEvaluation(cohort, spec, "cpu", check, message["evaluator"])
+            _send(connection)
             continue
         order_id, began_at = message.pop("order_id"), time.monotonic()
         results, _ = evaluation.evaluate(tensors=safetensors.torch.load(connection.recv_bytes()), **message)
-        answer = {
-            "order_id": order_id,
-            "results": [result_to_json(result) for result in results],
-            "duration_s": time.monotonic() - began_at,
-        }
-        connection.send_bytes(json.dumps(answer).encode())
+        told, duration_s = [result_to_json(result) for result in results], time.monotonic() - began_at
+        _send(connection, order_id=order_id, results=told, duration_s=duration_s)
 
 
-def _open(opening: dict[str, Any], check: Callable[[], None]) -> PolicyEvaluation:
-    members = tuple(MemberConfig(**member) for member in opening["cohort"].pop("members"))
-    cohort = CohortConfig(members=members, **opening["cohort"])
-    spec = EnvironmentSpec.from_metadata(opening["environment"])
-    return PolicyEvaluation(cohort, spec, "cpu", check, opening["evaluator"])
+def _send(connection: Connection[Any, Any], **message: Any) -> None:
+    connection.send_bytes(json.dumps(message).encode())
 
 
 if __name__ == "__main__":

@@ -106,7 +106,6 @@ class TrainingSession:
         self._last_returns = torch.full_like(self._steps, torch.nan, dtype=torch.float64)
         self._collect_s, self._envs_per_member = 0.0, 1  # used for the last rollout
         self._evaluates_elsewhere = backend is not None and not backend.blocking
-        self._evaluates_beside = backend is not None and backend.beside
         self.selection: Selection | None = None
         if backend is not None:
             backend.left_s = self._evaluation_left_s
@@ -126,8 +125,7 @@ class TrainingSession:
         """Processor seconds of all processes that worked for the round; on a GPU the seconds for which it was held."""
         if not self._is_on_cpu:
             return self.elapsed_s
-        is_apart = self._evaluates_elsewhere and not self._evaluates_beside  # a child's time is this process's
-        judged_s = self.selection.spent_s if self.selection and is_apart else 0.0
+        judged_s = self.selection.spent_s if self.selection and self._evaluates_elsewhere else 0.0
         return self._processor_clock() - self._used_before + self._source.used_s + judged_s
 
     @property
