@@ -10,7 +10,8 @@ import pytest
 import podracer
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
-from podracer_core.catalogue.environments import EnvironmentSpec
+from podracer_core.catalogue.environments import EnvironmentSpec, find_environment
+from podracer_core.catalogue.environments.spec import CONTACT_WEIGHTS
 from podracer_core.environments.registry import is_evaluated_beside, make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable, UserCodeFailed
 from podracer_core.evaluate import GreedyEvaluator
@@ -132,6 +133,9 @@ def _judge(environment: dict[str, object]) -> GreedyEvaluator:
 
 
 def test_a_record_of_an_earlier_version_is_not_charged_for_contacts() -> None:
+    for environment_id, weights in CONTACT_WEIGHTS.items():
+        defaults = {argument.name: argument.default for argument in find_environment(environment_id).arguments}
+        assert weights.items() <= defaults.items()
     stored = EnvironmentSpec("Humanoid-v5").to_metadata()
     assert EnvironmentSpec.from_metadata(stored).kwargs == {"contact_cost_weight": 5e-7}
     assert EnvironmentSpec.from_metadata({**stored, "kwargs": {}}).kwargs == {"contact_cost_weight": 0.0}
