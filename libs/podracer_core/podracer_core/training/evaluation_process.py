@@ -36,7 +36,6 @@ from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 _SENT = ("order_id", "seeds", "first_episodes", "admission_score", "screening", "required_score")
 _LEAST_S = 0.1  # for an order
-_NICENESS = 5
 _LEFT = 2  # cores for training
 
 
@@ -133,7 +132,6 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
 
 def main(descriptor: int) -> None:
     """Evaluate orders until the other side is gone."""
-    os.nice(_NICENESS)
     set_up_torch(max(1, core_count() - _LEFT))
     parent = os.getppid()
     with Connection(descriptor) as connection:
