@@ -115,6 +115,11 @@ WORKDIR /
 ENTRYPOINT ["python", "-m", "podracer_leaderboard"]
 
 FROM python AS pod
+ARG VARIANT=cpu
+# Triton compiles how its kernels are called when they are first used, into /tmp.
+RUN if [ "$VARIANT" = cuda ]; then \
+      apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
 COPY --from=code /code/podracer_core /opt/podracer/code

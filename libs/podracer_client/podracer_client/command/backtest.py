@@ -110,8 +110,7 @@ def backtest(
         price_file(data, server.connect) as table,
         private_evaluator() as evaluator,
     ):
-        trusted = Trust(server.folder, trust)
-        bring = partial(bring_files, evaluator, connect=server.connect, trust=trusted)
+        bring = partial(bring_files, evaluator, connect=server.connect, trust=Trust(server.folder, trust))
         plan = BacktestPlan(arguments, rule, _BASELINES if baselines is None else baselines, index, table)
         found = play_backtest(plan, folders, evaluator, bring, walk=walk)
         found = replace(found, validation=edge_in_validation(competition, evaluator, bring))
@@ -122,5 +121,4 @@ def backtest(
     if json:
         write_json({"event": "backtest", "folder": str(folder), **backtest_json(found)})
         return
-    sys.stdout.write(backtest_text(found))
-    sys.stdout.write(f"wrote {', '.join(path.name for path in written)} to {folder}/\n")
+    sys.stdout.write(f"{backtest_text(found)}wrote {', '.join(path.name for path in written)} to {folder}/\n")

@@ -22,6 +22,7 @@ from podracer_client.local.services import TRAINING
 from podracer_client.processes.ports import describe_process, listener_of
 from podracer_client.servers.contexts import Contexts
 from podracer_core.errors import PodracerError
+from podracer_core.kernels import missing as missing_for_kernels
 
 _DEADLINE_S = 60.0
 """Deadline of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""
@@ -125,6 +126,10 @@ def _torch() -> Iterator[Finding]:
     yield Finding("torch", f"{number}, {f'CUDA {cuda}' if cuda else 'CPU only'}", required=True)
     why = "no CUDA device is visible" if cuda else "this torch is built without CUDA"
     yield Finding("GPU", ", ".join(devices), f"{why}; everything runs on the CPU")
+    if devices:
+        lacks = missing_for_kernels()
+        advice = f"gradient steps on the GPU are slower than they could be: install {lacks}"
+        yield Finding("kernels", "" if lacks else "compiled when they are first used", advice)
 
 
 def _machine(folder: Path) -> Iterator[Finding]:

@@ -49,7 +49,8 @@ class RolloutRows:
     """All rows of a rollout, R = T * E of each member, side by side in one tensor: a new order is a single gather.
 
     observation, action and action_mask are [M, R, _]; numbers are log_prob, advantage, target, value and weight, [M, R]
-    each; valid [M, R]. Pixels (uint8) stay what they are, in a tensor of their own.
+    each; valid [M, R]. Pixels (uint8) stay what they are, in a tensor of their own. `columns` [M, R, _] float32 has all
+    else in this order, and the action mask where `masked`.
     """
 
     def __init__(
@@ -65,19 +66,19 @@ class RolloutRows:
         self._pixels = observation if observation.dtype == torch.uint8 else None
         parts = [observation[..., :0].float() if self._pixels is not None else observation, action]
         parts += [action[..., :0] if action_mask is None else action_mask, torch.stack(numbers, -1)]
-        self._masked = action_mask is not None
+        self.masked = action_mask is not None
         self._widths = [part.shape[-1] for part in parts]
         # A broken row may hold NaN, which no weight of zero would keep out of the gradient.
-        self._columns = torch.where(valid.unsqueeze(-1), torch.cat(parts, -1), 0.0)
+        self.columns = torch.where(valid.unsqueeze(-1), torch.cat(parts, -1), 0.0)
 
     @property
     def count(self) -> int:
         """R."""
-        return self._columns.shape[1]
+        return self.columns.shape[1]
 
     def minibatches(self, size: int, order: Tensor | None = None) -> list[Minibatch]:
         """Every row once, at most `size` of each member at a time, in the `order` [M, R] of the member if given."""
-        columns, pixels = self._columns, self._pixels
+        columns, pixels = self.columns, self._pixels
         if order is not None:
             offset = torch.arange(0, order.numel(), order.shape[1], device=order.device).unsqueeze(1)
             index = (order + offset).view(-1)
@@ -88,7 +89,7 @@ class RolloutRows:
         whole = Minibatch(
             observation if pixels is None else pixels,
             action.reshape(*action.shape[:2], *self._head.action_shape).to(self._head.action_dtype),
-            mask.bool() if self._masked else None,
+            mask.bool() if self.masked else None,
             *numbers.permute(2, 0, 1).contiguous(),
         )
         return whole.split(size)

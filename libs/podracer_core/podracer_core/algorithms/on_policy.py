@@ -168,19 +168,26 @@ class OnPolicy(Algorithm):
             self._shared["schedule_steps"],
         )
         names = ("policy_loss", "value_loss", "entropy", *self.policy_metrics, "gradient_norm")
-        totals = torch.zeros(len(names) + 1, self.members, device=self.device)
-        learning = self.active.clone()
         with self.observe("gradient steps"):
-            for minibatch in self._minibatches(rows):
-                self._step(minibatch, rate, learning, totals)
-                if self.halted():
-                    break
+            totals = self._kernel_steps(rows, rate)
+            if totals is None:
+                totals = torch.zeros(len(names) + 1, self.members, device=self.device)
+                learning = self.active.clone()
+                for minibatch in self._minibatches(rows):
+                    self._step(minibatch, rate, learning, totals)
+                    if self.halted():
+                        break
         # They count from the next rollout on: this one was collected, and learned from, with the old ones.
         self._observations.update(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self._transition_count += rollout.valid.sum((0, 2))
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
+
+    def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
+        """All gradient steps of an update at the rates [M] by kernels; None where there are none for them. Returns the
+        sums of the metrics over each member's steps, and the number of these, [K + 1, M]."""
+        return None
 
     def _rewarded(self, rollout: Rollout) -> Rollout:
         """The rollout with the rewards that are learned from. They count in the returns' statistics first."""

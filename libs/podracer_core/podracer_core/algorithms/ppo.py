@@ -13,6 +13,7 @@ from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.kernels import kernels_for
 from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation
 
@@ -40,6 +41,9 @@ class PPO(OnPolicy):
         self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
         self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
         self._rate_factor = torch.ones(self.members, device=self.device)
+        self._kernels = None
+        if self._h_term is None:
+            self._kernels = kernels_for(self._networks.both.architecture, self._head, self._optimizer)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         if self._h_term is not None:
@@ -47,16 +51,48 @@ class PPO(OnPolicy):
         metrics = super().update(rollout)
         return metrics | {"rate_factor": self._rate_factor.clone()} if any(self._adapts_rate) else metrics
 
+    def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
+        kernels = self._kernels
+        if kernels is None:
+            return None
+        own = self._hyperparameters
+        losses = ("clip_range", "value_clip_range", "value_coefficient", "entropy_coefficient")
+        steps = ("learning_rate", "max_gradient_norm", "desired_kl", "target_kl")
+        hyperparameters = (
+            torch.stack([own[name] for name in losses]),
+            torch.stack([rate, *(own[name] for name in steps)]),
+        )
+        kernels.begin(self.active, self._rate_factor)
+        size = self._minibatch_size(rows)
+        for order in self._orders(rows):
+            for start in range(0, rows.count, size):
+                kernels.step(
+                    rows.columns,
+                    order,
+                    slice(start, min(start + size, rows.count)),
+                    hyperparameters,
+                    masked=rows.masked,
+                    clips_values=any(self._clips_values),
+                    adapts_rate=any(self._adapts_rate),
+                )
+        return kernels.end(self.active, self._rate_factor)
+
     def _minibatches(self, rows: RolloutRows) -> Iterator[Minibatch]:
-        """`epochs` passes, each in a new order of the member's own."""
-        keys = minibatch_keys(self._seeds)
+        for order in self._orders(rows):
+            yield from rows.minibatches(self._minibatch_size(rows), order)
+
+    def _minibatch_size(self, rows: RolloutRows) -> int:
         quarter = -(-rows.count // MINIBATCHES)
         usual = min(quarter, _MOST_CPU_ROWS) if self.device.type == "cpu" else quarter
-        size = self._shared["minibatch_size"] or usual
+        return int(self._shared["minibatch_size"]) or usual
+
+    def _orders(self, rows: RolloutRows) -> Iterator[Tensor]:
+        """`epochs` passes, each in a new order of the member's own."""
+        keys = minibatch_keys(self._seeds)
         for _ in range(self._shared["epochs"]):
             order = permutation(keys, self._epoch_count, rows.count)
             self._epoch_count += 1
-            yield from rows.minibatches(size, order)
+            yield order
 
     def _policy_loss(self, log_prob: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         log_ratio = log_prob - minibatch.log_prob

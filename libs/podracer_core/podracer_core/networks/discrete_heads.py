@@ -101,10 +101,10 @@ class MultiCategoricalHead(PolicyHead):
     action_dtype = torch.int64
 
     def __init__(self, space: gymnasium.spaces.MultiDiscrete) -> None:
-        self._sizes = [int(size) for size in space.nvec]
+        self.sizes = [int(size) for size in space.nvec]
         self._starts = [int(start) for start in space.start]
-        self.output_size = self.noise_size = sum(self._sizes)
-        self.action_shape = (len(self._sizes),)
+        self.output_size = self.noise_size = sum(self.sizes)
+        self.action_shape = (len(self.sizes),)
         self.settings = {}
 
     def make_noise(self, key: Tensor, counter: Tensor) -> Tensor:
@@ -115,16 +115,16 @@ class MultiCategoricalHead(PolicyHead):
         return action, self.density(output, settings, action).log_prob
 
     def mode(self, output: Tensor) -> Tensor:
-        return torch.stack([part.argmax(-1) for part in output.split_with_sizes(self._sizes, -1)], -1)
+        return torch.stack([part.argmax(-1) for part in output.split_with_sizes(self.sizes, -1)], -1)
 
     def density(self, output: Tensor, settings: Settings, action: Tensor) -> Density:
-        return MultiCategoricalDensity(output, action, self._sizes)
+        return MultiCategoricalDensity(output, action, self.sizes)
 
     def allow(self, output: Tensor, action_mask: Tensor) -> Tensor:
         return output.masked_fill(~action_mask, FORBIDDEN)
 
     def greedy_module(self) -> nn.Module:
-        return GreedyChoice(self._sizes, self._starts, single=False)
+        return GreedyChoice(self.sizes, self._starts, single=False)
 
 
 class BernoulliDensity(Density):

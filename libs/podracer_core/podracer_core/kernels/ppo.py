@@ -1,0 +1,203 @@
+"""PPO's gradient steps by the kernels of `ppo_step`, as operators of torch; what they do not cover stays eager."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from podracer_core.networks import CategoricalHead, GaussianHead, MultiCategoricalHead, PolicyHead
+from podracer_core.networks.stacked_network import Architecture
+from podracer_core.optimizers import BETA2, StackedAdam
+
+STATE = 16
+_ACTIVATIONS = {"tanh": 0, "relu": 1, "elu": 2}
+_WIDEST, _MOST_LAYERS = 64, 3  # what fits on the chip beside the rows
+_PROGRAMS = 256
+"""Programs of a minibatch's gradient: about two for each multiprocessor of a large GPU."""
+_BLOCK = 1024
+
+
+def covers(architecture: Architecture, head: PolicyHead, device: torch.device) -> bool:
+    """Whether the kernels can take the gradient steps of actor and critic of this form."""
+    sizes = architecture.dense_sizes
+    return (
+        (device.type == "cuda" or is_interpreted())
+        and architecture.is_mlp
+        and architecture.activation in _ACTIVATIONS
+        and isinstance(head, CategoricalHead | MultiCategoricalHead | GaussianHead)
+        and 1 <= len(architecture.hidden_sizes) <= _MOST_LAYERS
+        and max(sizes) <= _WIDEST
+    )
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels, on a CPU: for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class PPOKernels:
+    """Gradient steps of M members on `columns` of all rows, as `RolloutRows` holds them.
+
+    hyperparameters of `gradient` and `move`: see `ppo_step`
+    """
+
+    def __init__(self, architecture: Architecture, head: PolicyHead, optimizer: StackedAdam) -> None:
+        self._optimizer = optimizer
+        self._members = len(optimizer.step_count)
+        self._size = optimizer.parameters.shape[1] // 2
+        self._sizes = list(architecture.dense_sizes)
+        self._choices = choices_of(head)
+        self._activation = architecture.activation
+        self._actions = math.prod(head.action_shape)
+        self._state = optimizer.parameters.new_zeros((2, self._members, STATE), dtype=torch.float64)
+
+    def begin(self, active: Tensor, rate_factor: Tensor) -> None:
+        """Begin an update: all `active` [M] members learn."""
+        self._turn = 0
+        state = self._state[0]
+        state.zero_()
+        state[:, :2] = active.unsqueeze(1)
+        state[:, 2] = rate_factor
+        state[:, 3] = self._optimizer.step_count
+
+    def step(
+        self,
+        columns: Tensor,
+        order: Tensor,
+        rows: slice,
+        hyperparameters: tuple[Tensor, Tensor],
+        *,
+        masked: bool,
+        clips_values: bool,
+        adapts_rate: bool,
+    ) -> None:
+        """A step of those that still learn, on these `rows` of the `order` [M, R]; hyperparameters [4, M] and
+        [5, M]."""
+        size, optimizer = rows.stop - rows.start, self._optimizer
+        parts = max(1, min(-(-size // 64), _PROGRAMS // (2 * self._members)))
+        partial = columns.new_empty(2 * self._members, parts, self._size)
+        sums = columns.new_empty(2 * self._members, parts, 8)
+        torch.ops.podracer.ppo_gradient(
+            optimizer.parameters, columns, order, hyperparameters[0], partial, sums, rows.start, size, self._sizes,
+            self._choices, self._actions, masked, _ACTIVATIONS[self._activation], clips_values,
+        )  # fmt: skip
+        torch.ops.podracer.ppo_move(
+            partial, sums, optimizer.gradient, optimizer.parameters, optimizer.first_moment, optimizer.second_moment,
+            self._state[self._turn], self._state[1 - self._turn], hyperparameters[1], adapts_rate, optimizer.beta1,
+            optimizer.epsilon,
+        )  # fmt: skip
+        self._turn = 1 - self._turn
+
+    def end(self, active: Tensor, rate_factor: Tensor) -> Tensor:
+        """Take over who is active, rates and counts of steps; returns the sums of the metrics and of steps, [7, M]."""
+        state = self._state[self._turn]
+        active.copy_(state[:, 0] > 0)
+        rate_factor.copy_(state[:, 2])
+        self._optimizer.step_count.copy_(state[:, 3])
+        return state[:, 4:11].t().float()
+
+
+def choices_of(head: PolicyHead) -> list[int]:
+    """How many outputs each choice has; none for a Gaussian."""
+    if isinstance(head, MultiCategoricalHead):
+        return head.sizes
+    return [head.output_size] if isinstance(head, CategoricalHead) else []
+
+
+@torch.library.custom_op("podracer::ppo_gradient", mutates_args=("partial", "sums"))
+def _gradient(
+    parameters: Tensor,
+    columns: Tensor,
+    order: Tensor,
+    hyperparameters: Tensor,
+    partial: Tensor,
+    sums: Tensor,
+    first: int,
+    size: int,
+    sizes: Sequence[int],
+    choices: Sequence[int],
+    actions: int,
+    masked: bool,
+    activation: int,
+    clips_values: bool,
+) -> None:
+    from podracer_core.kernels import ppo_step
+
+    networks, parts, parameter_count = partial.shape
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 and not is_interpreted() else "ieee"
+    meta = gradient_meta(sizes, choices, actions, masked, activation, clips_values, parameter_count, precision)
+    ppo_step.gradient_kernel[(networks, parts)](
+        parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size, networks // 2, **meta
+    )
+
+
+def gradient_meta(
+    sizes: Sequence[int],
+    choices: Sequence[int],
+    actions: int,
+    masked: bool,
+    activation: int,
+    clips_values: bool,
+    parameters: int,
+    precision: str,
+) -> dict[str, Any]:
+    """The constants of `ppo_step.gradient_kernel` for layers of these sizes, and its form on the chip."""
+    hidden = [*sizes[1:-1], 0, 0][:3]
+    padded = [_padded(size) for size in (sizes[0], *hidden, sizes[-1])]
+    return {
+        "I": sizes[0], "H1": hidden[0], "H2": hidden[1], "H3": hidden[2], "O": sizes[-1],
+        "IP": padded[0], "P1": padded[1], "P2": padded[2], "P3": padded[3], "OP": padded[4],
+        "PARAMETERS": parameters, "ACTIONS": actions, "SIZES": tuple(choices), "MASKED": masked,
+        "ACTIVATION": activation, "CLIPS_VALUES": clips_values, "PRECISION": precision,
+        "ROWS": 32, "num_warps": 8, "num_stages": 1,
+    }  # fmt: skip
+
+
+@torch.library.custom_op(
+    "podracer::ppo_move", mutates_args=("gradient", "parameters", "first_moment", "second_moment", "after")
+)
+def _move(
+    partial: Tensor,
+    sums: Tensor,
+    gradient: Tensor,
+    parameters: Tensor,
+    first_moment: Tensor,
+    second_moment: Tensor,
+    before: Tensor,
+    after: Tensor,
+    hyperparameters: Tensor,
+    adapts_rate: bool,
+    beta1: float,
+    epsilon: float,
+) -> None:
+    from podracer_core.kernels import ppo_step
+
+    networks, parts, count = partial.shape
+    members, blocks = networks // 2, -(-2 * count // _BLOCK)
+    squares = sums.new_empty(members, blocks)
+    padded = _power(parts)
+    ppo_step.reduce_kernel[(members, blocks)](partial, sums, gradient, squares, parts, count, padded, _BLOCK)
+    ppo_step.adam_kernel[(members, blocks)](
+        parameters, first_moment, second_moment, gradient, squares, sums, before, after, hyperparameters, parts,
+        members, count, padded, _power(blocks), adapts_rate, math.log(beta1), math.log(BETA2), beta1, BETA2, epsilon,
+        _BLOCK,
+    )  # fmt: skip
+
+
+for _operator in (_gradient, _move):
+    _operator.register_fake(lambda *_: None)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _padded(size: int) -> int:
+    """As many numbers as a product on the chip takes at least."""
+    return max(16, _power(size))
