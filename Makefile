@@ -188,8 +188,8 @@ $(VENV)/.bench-ready: $(VENV)/.ready requirements-bench.txt
 bench: $(VENV)/.bench-ready  ## every benchmark, in full, beside its peers
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script || exit 1; done
 
-bench-gpu: setup  ## which tests fail on this GPU, then all its figures in a table and in runs/bench_gpu.json; ten minutes
-	@$(BIN)/python benchmarks/gpu.py
+bench-gpu: setup  ## the figures of docs/benchmarks/gpu.jsonl that are oldest, in MINUTES (9); PUREJAXRL=/path/to/checkout; PROFILE=1: kernels
+	@$(BIN)/python benchmarks/gpu.py --minutes $(or $(MINUTES),9) $(if $(PUREJAXRL),--purejaxrl $(PUREJAXRL)) $(if $(PROFILE),--profile)
 
 bench-quick: $(VENV)/.bench-ready  ## every benchmark, under a minute each
 	@for script in $(BENCHMARKS); do $(BIN)/python $$script --quick || exit 1; done

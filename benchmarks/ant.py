@@ -14,7 +14,9 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from report import Target, finish, print_table, spread, versions
@@ -44,6 +46,10 @@ RECIPE = {
 }
 NUM_ENVS, EPISODES, EVERY = 64, 10, 100_000
 COLUMNS = ("env_steps", "mean_return", "half_width_95", "training_seconds")
+TASK, TABLE = "Ant-v5", FOLDER / "ant_ppo.csv"
+
+Training = tuple[VecEnvironment, Algorithm, Collector]
+Curve = list[tuple[int, float, float, float]]
 
 
 def main() -> None:
@@ -54,8 +60,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of torch and of MuJoCo")
     parser.add_argument("--plot", action="store_true", help="draw the picture from the table that is there")
     options = parser.parse_args()
+    picture = FOLDER / "ant_ppo.png", "PPO on Ant-v5, one seed, on a CPU", {"PPO": TABLE}, {}
     if options.plot:
-        plot()
+        plot(*picture)
         return
     if "GOMP_SPINCOUNT" not in os.environ:
         # As in a pod: torch's threads, spinning while they wait, would take a core from MuJoCo's.
@@ -74,10 +81,10 @@ def main() -> None:
             ["ratio", spread(ratios)],
         ],
     )
-    curve: list[tuple[int, float, float, float]] = []
+    curve: Curve = []
     if not options.quick and options.steps:
-        curve = train(options.steps, options.seed)
-        plot()
+        curve = train(make_training(options.seed), TASK, options.steps, options.seed, TABLE)
+        plot(*picture)
         best = max(curve, key=lambda row: row[1])
         print(f"\nbest greedy return {best[1]:,.0f} after {best[0]:,} steps; last {curve[-1][1]:,.0f}")
     finish(
@@ -87,18 +94,20 @@ def main() -> None:
     )
 
 
-def make_training(seed: int) -> tuple[VecEnvironment, Algorithm, Collector]:
+def make_training(
+    seed: int, task: str = TASK, name: str = "ppo", num_envs: int = NUM_ENVS, recipe: Mapping[str, Any] = RECIPE
+) -> Training:
     """Environment, algorithm and collector of one agent."""
-    environment = make_vec_environment(EnvironmentSpec(id="Ant-v5"), NUM_ENVS)
-    cohort = CohortConfig("ppo", (MemberConfig("ppo", seed),), RECIPE)
-    algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+    environment = make_vec_environment(EnvironmentSpec(id=task), num_envs)
+    cohort = CohortConfig(name, (MemberConfig(name, seed),), recipe)
+    algorithm = algorithm_class(name)(cohort, environment.observation_space, environment.action_space)
     return environment, algorithm, Collector(environment, algorithm.actor, torch.tensor([seed]))
 
 
 def measure_speed(seed: int, repeats: int, rounds: int) -> tuple[list[float], list[float]]:
     """Steps/s with random actions, and under training, in turn in this process."""
     environment, algorithm, collector = make_training(seed)
-    alone_environment = make_vec_environment(EnvironmentSpec(id="Ant-v5"), NUM_ENVS)
+    alone_environment = make_vec_environment(EnvironmentSpec(id=TASK), NUM_ENVS)
     alone_environment.reset(torch.arange(NUM_ENVS))
     horizon = algorithm.horizon
     actions = torch.rand(horizon, NUM_ENVS, *alone_environment.action_space.shape) * 2 - 1
@@ -120,13 +129,13 @@ def measure_speed(seed: int, repeats: int, rounds: int) -> tuple[list[float], li
     return alone, trained
 
 
-def train(steps: int, seed: int) -> list[tuple[int, float, float, float]]:
-    """One agent; each look is a row of the table at once. Looks are not counted as training time."""
-    environment, algorithm, collector = make_training(seed)
-    evaluator = GreedyEvaluator(functools.partial(make_vec_environment, EnvironmentSpec(id="Ant-v5")))
-    curve: list[tuple[int, float, float, float]] = []
+def train(training: Training, task: str, steps: int, seed: int, table: Path, every: int = EVERY) -> Curve:
+    """One agent; each look is a row of `table` at once. Looks are not counted as training time."""
+    environment, algorithm, collector = training
+    evaluator = GreedyEvaluator(functools.partial(make_vec_environment, EnvironmentSpec(id=task)))
+    curve: Curve = []
     taken, seconds = 0, 0.0
-    with (FOLDER / "ant_ppo.csv").open("w", newline="") as file:
+    with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         while taken < steps:
@@ -135,7 +144,7 @@ def train(steps: int, seed: int) -> list[tuple[int, float, float, float]]:
             algorithm.update(rollout)
             seconds += time.perf_counter() - start
             taken += rollout.env_steps
-            if taken // EVERY > len(curve):
+            if taken // every > len(curve):
                 (result,) = evaluator.evaluate(algorithm.actor, evaluation_seeds(seed + taken, 0, EPISODES))
                 row = (taken, round(result.mean, 1), round(result.half_width, 1), round(seconds, 1))
                 curve.append(row)
@@ -152,29 +161,30 @@ def train(steps: int, seed: int) -> list[tuple[int, float, float, float]]:
     return curve
 
 
-def plot() -> None:
-    """docs/benchmarks/ant_ppo.png, from the table."""
+def plot(picture: Path, title: str, tables: Mapping[str, Path], targets: Mapping[str, float]) -> None:
+    """Draw the curves of those tables that there are, and what they have to reach."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    with (FOLDER / "ant_ppo.csv").open() as file:
-        rows = [[float(cell) for cell in row] for row in list(csv.reader(file))[1:]]
-    steps, mean, error = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
-    axes.plot(steps, mean)
-    low = [m - e for m, e in zip(mean, error, strict=True)]
-    high = [m + e for m, e in zip(mean, error, strict=True)]
-    axes.fill_between(steps, low, high, alpha=0.2)
-    axes.set(
-        xlabel="environment steps",
-        ylabel=f"greedy return, mean of {EPISODES} episodes",
-        title="PPO on Ant-v5, one seed, on a CPU",
-    )
+    for name, table in tables.items():
+        if not table.exists():
+            continue
+        with table.open() as file:
+            rows = [[float(cell) for cell in row[:3]] for row in list(csv.reader(file))[1:]]
+        steps, mean, error = zip(*rows, strict=True)
+        (line,) = axes.plot(steps, mean, label=name)
+        low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
+        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+        if name in targets:
+            axes.axhline(targets[name], color=line.get_color(), linestyle=":", linewidth=1)
+    axes.set(xlabel="environment steps", ylabel=f"greedy return, mean of {EPISODES} episodes", title=title)
     axes.grid(alpha=0.3)
+    axes.legend()
     figure.tight_layout()
-    figure.savefig(FOLDER / "ant_ppo.png")
+    figure.savefig(picture)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from peers.environment_systems import Row, measure
-from report import Target, finish, number_text, print_table, spread, versions
+from report import Target, finish, last_line, number_text, print_table, spread, versions
 
 TITLES = {
     "ours": "Podracer",
@@ -201,14 +198,7 @@ def _in_process(row: Row, options: argparse.Namespace) -> dict[str, list[float]]
     command = [sys.executable, str(Path(__file__).resolve()), "--worker", row.name]
     command += ["--repeats", str(options.repeats), "--seconds", str(options.seconds)]
     threads = {f"{library}_NUM_THREADS": str(row.threads) for library in ("OMP", "MKL", "OPENBLAS")}
-    # MuJoCo writes its log into the working directory.
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=900, cwd=folder, env={**os.environ, **threads}
-        )
-    if done.returncode:
-        raise SystemExit(f"{row.name} failed:\n{done.stderr}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return last_line(command, **threads)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ import numpy as np
 from measured_process import run_measured
 from numpy.typing import NDArray
 from peers.virtual_environment import PLACE, python_of, set_up
-from report import Target, finish, print_table, spread, versions
+from report import Target, finish, print_table, read_lines, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "benchmarks"
@@ -259,15 +258,7 @@ def _client(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def _read(*results: Path) -> dict[tuple[str, str, int, float], Run]:
-    """The runs that have ended; a last line that was not written to its end is none."""
-    found = {}
-    for line in chain(*(path.read_text().splitlines() for path in results if path.exists())):
-        try:
-            run = Run(**json.loads(line))
-        except ValueError:
-            continue
-        found[run.key] = run
-    return found
+    return {run.key: run for run in (Run(**fields) for fields in read_lines(*results))}
 
 
 def _append(results: Path, run: Run) -> None:

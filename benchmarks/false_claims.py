@@ -43,8 +43,9 @@ from podracer_core.evaluate import GreedyEvaluator
 from podracer_core.evaluate.backtesting import play_baseline
 from podracer_core.evaluate.result import EvaluationResult, result_to_message
 from podracer_core.market_data.synthetic import SyntheticMarket
+from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS
 from podracer_orchestrator.jobs.plan import plan_of
-from podracer_orchestrator.outcomes.claims import FALSE_CLAIMS, TARGET_EPISODES, corrected_score
+from podracer_orchestrator.outcomes.claims import TARGET_EPISODES, corrected_score
 from podracer_orchestrator.outcomes.objective import claim_of
 from podracer_orchestrator.tables import JobRow
 

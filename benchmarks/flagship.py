@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import Target, finish, print_table, versions
+from report import Target, finish, print_table, read_lines, versions
 
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -233,8 +233,7 @@ def _line(run: Run) -> str:
 
 
 def _read(*files: Path) -> dict[tuple[str, str, int, int], Run]:
-    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
-    runs = [Run(**json.loads(line)) for line in lines]
+    runs = [Run(**fields) for fields in read_lines(*files)]
     return {(run.task, run.system, run.seed, run.steps): run for run in runs}
 
 

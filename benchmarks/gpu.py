@@ -1,188 +1,290 @@
-"""All that a GPU can be asked, in ten minutes at most: which tests fail there, then every figure in one table.
+"""The figures that need a GPU, row by row, ours and the peer's in one run, in docs/benchmarks/gpu.jsonl.
 
-The same, with the failures, goes into a JSON file, so that the first minutes on a machine are kept. A part that fails,
-or takes longer than it may, costs its own figures only. The status is 1 where a test or a part has failed.
+A run takes the rows without a record first, then those measured with other code, then the oldest, as many as fit into
+`--minutes`. Each row is appended when it ends, so a run can be cut anywhere. Last comes the table of the whole file:
+medians of each system's newest three records on a chip (`--minutes 0`: the table alone). Nothing is recorded without a
+return. Peak memory is that of the GPU, other programs included.
+
+`--tiny --device cpu` runs every row in seconds, to see that it works. `--profile` prints the kernels of the rows that
+train in rounds, without CUDA graphs, and records nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
+import io
 import json
-import platform
-import signal
+import math
+import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from report import number_text, print_table, versions
+from report import Target, finish, number_text, print_table, read_lines, spread, versions
 
-HERE = Path(__file__).parent
-LIMIT_S = 600.0
-RESERVE_S = 15.0  # to end what is too slow, and to write everything down
-TESTS_S = 240.0  # of them a minute or two compiles Warp's kernels, which what follows finds in its cache
-PARTS = {"cuda_training": 150.0, "cuda_environments": 180.0, "carriers": 90.0}
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS, TRIALS = (ROOT / folder / "benchmarks" / "gpu.jsonl" for folder in ("docs", "runs"))
+CODE = ("benchmarks", "libs", "services")  # a commit that changes nothing here leaves the figures as they are
+NEWEST = 3
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "WARP_CACHE_PATH")
+
+Record = dict[str, Any]
 
 
-@dataclass
-class Outcome:
-    """Of one part. `problem` is empty where all went well; `failures` are tests, each with its reason."""
+@dataclass(frozen=True)
+class Goal:
+    """What the median of a system's figure has to reach, or its quotient by the same figure of `over`: row, system."""
 
-    seconds: float = 0.0
-    problem: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
-    targets: dict[str, Any] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
+    system: str
+    figure: str
+    wanted: float
+    over: tuple[str, str] | None = None
+    at_most: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run measures.
+
+    minutes   expected, of all systems together
+    systems   by name a function of peers/gpu_measure.py and its arguments
+    waits     why it cannot be measured yet; its tiny form runs all the same
+    is_cold   every system starts with empty kernel caches
+    """
+
+    name: str
+    title: str
+    minutes: float
+    systems: Mapping[str, tuple[str, Mapping[str, Any]]]
+    goals: Sequence[Goal] = ()
+    waits: str = ""
+    is_cold: bool = False
+
+
+def _trained(name: str, title: str, task: str, minutes: float, *wanted: float, **options: Any) -> Row:
+    """A training of so many minutes, judged by 100 episodes afterwards."""
+    waits = "waits until C MuJoCo judges contact cost" if task in ("Ant-v5", "Humanoid-v5") else ""
+    systems = {"ours": ("train", {"task": task, "seconds": 60.0 * minutes, **options})}
+    goals = [Goal("ours", "return", each) for each in wanted]
+    return Row(name, f"{title}, {minutes:g} minutes", minutes + 0.75, systems, goals, waits)
+
+
+PEER, ALONE = ("cartpole", "PureJaxRL"), ("cartpole", "lock-step")
+CART_POLE: Record = {
+    "task": "CartPole-v1", "worlds": 16_384, "least": 475.0,
+    "recipe": {"horizon": 32, "minibatch_size": 0, "epochs": 4, "hidden_sizes": (64, 64)},
+}  # fmt: skip
+ANT: Record = {
+    "task": "Ant-v5", "worlds": 8192,
+    "recipe": {"horizon": 16, "minibatch_size": 32_768, "epochs": 4, "hidden_sizes": (256, 128, 64)},
+}  # fmt: skip
+ROWS = (
+    Row("cartpole", "PPO, CartPole-v1, 64-64, 16,384 × 32, 4 × 4", 2.0,
+        {"lock-step": ("rounds", CART_POLE), "overlapping": ("rounds", CART_POLE | {"ahead": 1}),
+         "PureJaxRL": ("purejaxrl", {"worlds": 16_384})},
+        [Goal("lock-step", "steps/s", 60e6), Goal("lock-step", "steps/s", 1.2, PEER),
+         Goal("overlapping", "steps/s", 60e6), Goal("overlapping", "steps/s", 1.2, PEER)]),
+    Row("cohort", "the same, 32 agents × 512 worlds", 1.0,
+        {"lock-step": ("rounds", CART_POLE | {"members": 32, "worlds": 512})},
+        [Goal("lock-step", "steps/s", 0.7, ALONE)]),
+    Row("start", "CartPole-v1 to a confirmed 475", 1.0,
+        {"ours": ("start", {"task": "CartPole-v1", "target": 475.0})},
+        [Goal("ours", "seconds, kernels warm", 1.0, at_most=True),
+         Goal("ours", "seconds from process start, caches empty", 12.0, at_most=True)], is_cold=True),
+    Row("ant_speed", "PPO, Ant-v5, 256-128-64, beside its physics alone", 2.0,
+        {"ours": ("rounds", ANT | {"physics": True})}, [Goal("ours", "learning ÷ physics", 0.95)]),
+    _trained("ant", "Ant-v5 by defaults", "Ant-v5", 3, 6294),
+    _trained("half_cheetah", "HalfCheetah-v5 by defaults", "HalfCheetah-v5", 3, 6490),
+    _trained("walker2d", "Walker2d-v5 by defaults", "Walker2d-v5", 4, 7046),
+    _trained("hopper", "Hopper-v5 by defaults", "Hopper-v5", 4, 3100),
+    _trained("off_policy", "HalfCheetah-v5 by FlashSAC", "HalfCheetah-v5", 8, 9000, algorithm="flash_sac"),
+    Row("sac", "SAC, HalfCheetah-v5 on the CPU, a gradient step a step", 2.0,
+        {"alone": ("replaying", {"seeds": 1}), "8 seeds": ("replaying", {"seeds": 8})},
+        [Goal("alone", "steps/s", 1500.0), Goal("8 seeds", "steps/s", 8000.0)]),
+    _trained("ant_members", "Ant-v5, 8 agents × 1,024 worlds with mutation", "Ant-v5", 6, 7000,
+             members=8, envs_per_member=1024, search=True),
+    _trained("ant_alone", "Ant-v5, 1 agent × 8,192 worlds", "Ant-v5", 6, envs_per_member=8192),
+    _trained("humanoid", "Humanoid-v5 by defaults", "Humanoid-v5", 9, 5000),
+    Row("go1", "mjlab's Go1, flat, 300 iterations, beside rsl_rl", 9.0, {},
+        [Goal("ours", "return", 0.95, ("go1", "rsl_rl"))], waits="waits for the adapter of rsl_rl's VecEnv"),
+    Row("pod", "Ant-v5, a fused pod with its services, beside in-process", 2.5,
+        {"in-process": ("rounds", ANT), "fused pod": ("pod", ANT)},
+        [Goal("fused pod", "steps/s", 0.9, ("pod", "in-process"))]),
+)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("runs/bench_gpu.json"), help="where everything is written")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would run, and for how long at most")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of the run; what may take longer is not begun")
+    parser.add_argument("--dry-run", action="store_true", help="only list the queue, with the minutes expected")
+    parser.add_argument("--tiny", action="store_true", help="every row in seconds; the figures mean nothing")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], help="only these")
+    parser.add_argument("--purejaxrl", help="the peer: the full path of a checkout; JAX and gymnax 0.0.9 are installed")
+    parser.add_argument("--profile", action="store_true", help="print kernels instead")
+    parser.add_argument("--results", type=Path, help="default: docs/benchmarks/gpu.jsonl, in runs/ if tiny or on a CPU")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.dry_run:
-        for name, limit_s in {"tests": TESTS_S, **PARTS}.items():
-            print(f"{limit_s:4.0f} s  {' '.join(command(name, Path('tests.xml')))}")
+    if options.worker:
+        _work(json.loads(options.worker))
         return
-    if not torch.cuda.is_available():
-        sys.exit("torch finds no CUDA device here; --dry-run says what would run")
-    sys.exit(run(options.json, torch.cuda.get_device_name()))
+    counts = options.device == "cuda" and not options.tiny
+    results = (options.results or (RECORDS if counts else TRIALS)).absolute()
+    rows, code = [row for row in ROWS if not options.rows or row.name in options.rows], code_version()
+    order, left = queue(rows, list(read_lines(results)), code), options.minutes
+    if options.dry_run:
+        cells = []
+        for row in order:
+            problem = _problem(row, options, left)
+            left -= 0.0 if problem else row.minutes
+            cells.append([row.name, row.title, row.minutes, problem])
+        print_table(f"The queue for {options.minutes:g} minutes", ["row", "what", "minutes", "why not now"], cells)
+        return
+    if options.device == "cuda" and not shutil.which("nvidia-smi"):
+        sys.exit("there is no NVIDIA GPU here: --dry-run lists the queue, --tiny --device cpu tries it")
+    print(versions("torch", "mujoco-core", "mujoco-warp", "warp-lang"), "·", code, flush=True)
+    end = time.monotonic() + 60.0 * left
+    for row in order:
+        if problem := _problem(row, options, (end - time.monotonic()) / 60.0):
+            print(f"{row.name}: {problem}", flush=True)
+            continue
+        seed = max((each["seed"] for each in list(read_lines(results)) if each["row"] == row.name), default=-1) + 1
+        found = [{**each, "seed": seed, "commit": code} for each in _measured(row, options, seed, end)]
+        if found:
+            results.parent.mkdir(parents=True, exist_ok=True)
+            with results.open("a") as file:
+                file.write("".join(json.dumps(record) + "\n" for record in found))
+    if not options.profile:
+        _report(rows, list(read_lines(results)), counts)
 
 
-def run(path: Path, device: str) -> int:
-    """Everything; returns the exit status."""
-    print(versions("torch", "mujoco-warp", "warp-lang"), "·", device, flush=True)
-    started, found = time.monotonic(), {"tests": tests(TESTS_S)}
-    tell_failures(found["tests"])
-    for name, limit_s in PARTS.items():
-        left_s = LIMIT_S - RESERVE_S - (time.monotonic() - started)
-        found[name] = part(name, min(limit_s, left_s)) if left_s > 0.0 else Outcome(problem="there was no time left")
-        print(f"{name}: {found[name].problem or 'done'}, {found[name].seconds:.0f} s", flush=True)
-        write(path, device, found)
-    tell_figures(found)
-    print(f"\n{time.monotonic() - started:.0f} s; all of it: {path}")
-    return int(any(outcome.problem for outcome in found.values()))
+def queue(rows: Sequence[Row], records: Sequence[Record], code: str) -> list[Row]:
+    """The rows, first those without a record, then by their newest one: of other code than `code`, oldest first."""
+
+    def age(row: Row) -> tuple[bool, str]:
+        newest = max((each for each in records if each["row"] == row.name), key=lambda each: each["date"], default=None)
+        return (False, "") if newest is None else (newest["commit"] == code, newest["date"])
+
+    return sorted(rows, key=age)
 
 
-def command(name: str, report: Path) -> list[str]:
-    """What runs a part; `report` is for the results of tests."""
-    if name == "tests":
-        return [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--tb=line", f"--junitxml={report}"]
-    return [sys.executable, str(HERE / f"{name}.py"), "--quick"]
+def code_version() -> str:
+    """PODRACER_REVISION, or the commit that changed the code last, with a "+" if something is changed since."""
+    commit, changes = os.environ.get("PODRACER_REVISION", "unknown"), ""
+    with suppress(OSError, subprocess.SubprocessError):
+        words = ["log", "-1", "--format=%h"], ["status", "--porcelain"]
+        commit, changes = (subprocess.check_output(["git", *each, "--", *CODE], cwd=ROOT, text=True) for each in words)
+    return commit.strip() + "+" * bool(changes)
 
 
-def tests(limit_s: float) -> Outcome:
-    """The suite of `make test-gpu`."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "tests.xml"
-        outcome, output = ended(command("tests", report), limit_s)
-        if not report.exists():
-            outcome.problem += f"no results: {last_line(output)}"
-            return outcome
-        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    for case in cases:
-        problem = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
-        if problem is not None:
-            name = f"{case.get('classname', '')}.{case.get('name', '')}"
-            outcome.failures[name] = (problem.get("message") or "").split("\n")[0][:200]
-    skipped = sum(case.find("skipped") is not None for case in cases)
-    outcome.figures = {"passed": len(cases) - skipped - len(outcome.failures), "skipped": skipped}
-    if outcome.failures and not outcome.problem.startswith("longer"):
-        outcome.problem = f"{len(outcome.failures)} tests fail"
-    return outcome
+def _problem(row: Row, options: argparse.Namespace, minutes: float) -> str:
+    """Why a row is not measured now; empty if it is."""
+    if row.waits and not (options.tiny and row.systems):
+        return row.waits
+    if options.profile and not any(function == "rounds" for function, _ in row.systems.values()):
+        return "has no rounds to profile"
+    return "too long for what is left" if row.minutes > minutes and not options.tiny else ""
 
 
-def part(name: str, limit_s: float) -> Outcome:
-    """One benchmark; its last line says what it has found."""
-    outcome, output = ended(command(name, Path()), limit_s)
-    try:
-        closing = json.loads(last_line(output))
-    except json.JSONDecodeError:
-        outcome.problem = outcome.problem or f"no figures: {last_line(output)}"
-        return outcome
-    outcome.figures, outcome.targets = closing["figures"], closing["targets"]
-    return outcome
+def _measured(row: Row, options: argparse.Namespace, seed: int, end: float) -> Iterator[Record]:
+    """The records of a row's systems, each measured in a process of its own."""
+    for system, (function, arguments) in row.systems.items():
+        if (options.profile and function != "rounds") or (function == "purejaxrl" and not options.purejaxrl):
+            continue
+        order = {"function": function, "arguments": arguments, "seed": seed, "started": time.time()}
+        order |= {name: getattr(options, name) for name in ("device", "tiny", "profile", "purejaxrl")}
+        start, date = time.monotonic(), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with tempfile.TemporaryDirectory() as folder, _watched(options.device) as gpu:
+            output, problem = _ended(order, folder, dict.fromkeys(CACHES, folder) if row.is_cold else {}, end)
+        found = json.loads(next((line for line in reversed(output) if line.startswith('{"figures"')), "{}"))
+        if not problem and not options.profile and not math.isfinite(found.get("return", math.nan)):
+            problem = "gave no return"
+        seconds = round(time.monotonic() - start, 1)
+        told = [f"{name} {number_text(value)}" for name, value in found.get("figures", {}).items()]
+        told += [f"return {number_text(found['return'])}"] if found else output if options.profile else []
+        text = problem or ("\n" if options.profile else ", ").join(told)
+        print(f"{row.name}, {system}, {seconds:.0f} s:", text, flush=True)
+        if found and not problem:
+            yield {"date": date, "row": row.name, "system": system, "seconds": seconds, **gpu, **found}
 
 
-def ended(words: list[str], limit_s: float) -> tuple[Outcome, str]:
-    """What a program printed, errors too, and how it ended: interrupted after `limit_s`, so that it can conclude."""
-    start, problem = time.monotonic(), ""
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=HERE.parent
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            problem = f"longer than {limit_s:.0f} s; "
-            process.send_signal(signal.SIGINT)
+def _ended(order: Record, folder: str, caches: Mapping[str, str], end: float) -> tuple[list[str], str]:
+    """The output of a worker, errors too, and what went wrong. Tiny ones with warm caches need no process."""
+    if order["tiny"] and not caches:
+        with redirect_stdout(io.StringIO()) as printed, chdir(folder):
             try:
-                output, _ = process.communicate(timeout=RESERVE_S / 3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, _ = process.communicate()
-    if process.returncode and not problem:
-        problem = f"status {process.returncode}: {last_line(output)}"
-    return Outcome(time.monotonic() - start, problem), output
+                _work(json.loads(json.dumps(order)))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - of whatever is measured
+                return [], f"{type(error).__name__}: {error}"
+        return printed.getvalue().splitlines(), ""
+    words = [sys.executable, str(Path(__file__).resolve()), "--worker", json.dumps(order)]
+    variables = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **caches}
+    variables["PYTHONPATH"] = os.pathsep.join(sys.path)  # absolute, for it works in another folder
+    left_s = max(0.0, end - time.monotonic())
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    try:
+        done = subprocess.run(words, check=False, timeout=left_s, cwd=folder, env=variables, **streams)
+    except subprocess.TimeoutExpired:
+        return [], "cut: the time is over"
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    return lines, (lines or [f"status {done.returncode}"])[-1] if done.returncode else ""
 
 
-def last_line(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing was printed"
+def _work(order: Record) -> None:
+    from peers.gpu_measure import measure
+
+    measure(order)
 
 
-def tell_failures(outcome: Outcome) -> None:
-    counts = ", ".join(f"{count} {name}" for name, count in outcome.figures.items())
-    print(f"tests: {counts or 'none'}; {outcome.problem or 'all pass'}, {outcome.seconds:.0f} s", flush=True)
-    for name, reason in outcome.failures.items():
-        print(f"  FAILS  {name}: {reason}", flush=True)
+@contextmanager
+def _watched(device: str) -> Iterator[Record]:
+    """Says afterwards which chip it was, and how much of its memory was in use at most."""
+    gpu: Record = {"chip": "no GPU", "peak_memory_mib": None}
+    if device == "cpu":
+        yield gpu
+        return
+    words = ["nvidia-smi", "-i", "0", "--query-gpu=name,memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield gpu
+        finally:
+            process.terminate()
+            seen = [line.rsplit(", ", 1) for line in process.communicate()[0].splitlines() if ", " in line]
+            gpu |= {"chip": seen[0][0], "peak_memory_mib": max(int(used) for _, used in seen)} if seen else {}
 
 
-def tell_figures(found: dict[str, Outcome]) -> None:
-    rows = []
-    for part_name, outcome in found.items():
-        for name, value in flat(outcome.figures).items():
-            rows.append([part_name, name, number_text(value) if isinstance(value, int | float) else value, "", ""])
-        for name, target in outcome.targets.items():
-            measured = target["value"]
-            value = "not measured" if measured is None else number_text(measured)
-            met = "–" if measured is None else "yes" if target["met"] else "NO"
-            rows.append([part_name, name, value, number_text(target["target"]), met])
-        if outcome.problem:
-            rows.append([part_name, outcome.problem[:80], "", "", "NO"])
-    print_table("All figures", ["part", "figure", "value", "to reach", "met"], rows)
-
-
-def flat(figures: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Figures in one level: `shared memory, 1 MB · streamed_us`."""
-    found: dict[str, Any] = {}
-    for name, value in figures.items():
-        found |= flat(value, f"{prefix}{name} · ") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
-
-
-def write(path: Path, device: str, found: dict[str, Outcome]) -> None:
-    """Everything so far: what comes next may take the machine away."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    commit = ""
-    with contextlib.suppress(OSError):
-        words = ["git", "rev-parse", "HEAD"]
-        commit = subprocess.run(words, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
-    record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": device,
-        "machine": platform.processor() or platform.machine(),
-        "versions": versions("torch", "mujoco-core", "mujoco-warp", "warp-lang"),
-        "commit": commit,
-        "parts": {name: vars(outcome) for name, outcome in found.items()},
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n")
+def _report(rows: Sequence[Row], records: Sequence[Record], counts: bool) -> None:
+    """The table, the goals, and the closing line. A row's goals are about the chip of its newest record."""
+    cells, figures, targets = list[list[object]](), dict[str, float](), dict[str, Target]()
+    chips = {record["row"]: record["chip"] for record in records}
+    for row, system, chip in dict.fromkeys((each["row"], each["system"], each["chip"]) for each in records):
+        own = [each for each in records if (each["row"], each["system"], each["chip"]) == (row, system, chip)][-NEWEST:]
+        memory = max((each["peak_memory_mib"] or 0 for each in own), default=0)
+        for name in (*own[-1]["figures"], "return"):
+            found = [value for each in own if (value := {**each["figures"], **each}.get(name)) is not None]
+            commits = " ".join(dict.fromkeys(each["commit"] for each in own))
+            cells.append([row, system, name, spread(found), len(found), memory, chip, commits])
+            figures[f"{row}, {system}, {name}, {chip}"] = statistics.median(found)
+    for row in rows:
+        for goal in row.goals:
+            place = f"{goal.figure}, {chips.get(row.name)}"
+            value = figures.get(f"{row.name}, {goal.system}, {place}")
+            below = figures.get(f"{', '.join(goal.over)}, {place}", 0.0) if goal.over else 1.0
+            value = value / below if counts and value is not None and below else None
+            name = f"{row.title}: {goal.system}, {goal.figure}" + (f" ÷ {' '.join(goal.over)}" if goal.over else "")
+            targets[name] = Target(value, goal.wanted, goal.at_most)
+    header = ["row", "system", "figure", "median (least – greatest)", "runs", "MiB", "chip", "commits"]
+    print_table(f"Of the newest {NEWEST} records of each system", header, cells)
+    finish("gpu", figures, targets)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from report import finish, print_table, versions
+from report import finish, last_line, print_table, versions
 
 LOOKS, LOOK_EPISODES, FINAL_EPISODES = 20, 16, 32
 TITLES = {"off": "PPO", "segment": "with the segment form", "k_step": "with the k-step form"}
@@ -110,8 +109,7 @@ def _summary(runs: dict[str, Any]) -> dict[str, Any]:
 
 def _in_process(measurement: Measurement) -> dict[str, Any]:
     command = [sys.executable, __file__, "--worker", json.dumps(asdict(measurement))]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
-    return dict(json.loads(output.splitlines()[-1]))
+    return last_line(command)
 
 
 def _train(measurement: Measurement) -> dict[str, Any]:

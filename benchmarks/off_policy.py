@@ -18,18 +18,15 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from report import Target, finish, print_table, spread, versions
+from report import Target, finish, last_line, print_table, spread, versions
 
 # (a), ours. `threads` are torch's; a look comes after every `look_steps` environment steps; the rest is SAC's own.
 RECIPE: dict[str, Any] = {
@@ -232,15 +229,7 @@ def _processor() -> str:
 
 def _in_process(measurement: Measurement) -> dict[str, float]:
     command = [sys.executable, __file__, "--worker", json.dumps(asdict(measurement))]
-    variables = {**os.environ, "PJRT_NPROC": str(measurement.threads)}  # JAX's threads; the worker sets torch's
-    # MuJoCo writes its log into the working directory.
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=900, cwd=folder, env=variables
-        )
-    if done.returncode:
-        raise SystemExit(f"{measurement} failed:\n{done.stderr}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return last_line(command, PJRT_NPROC=str(measurement.threads))  # JAX's threads; the worker sets torch's
 
 
 class Looks:

@@ -160,7 +160,7 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
         folder = Path(scratch)
         (folder / "job.json").write_text(json.dumps(job(task, pod, START_S + settle_s + options.seconds)))
         measured = run_measured(
-            [*_RUN, str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
+            [*RUN, str(folder / "job.json"), "--json", "--dir", str(folder / "runs")],
             folder / "run.log",
             environment={"PODRACER_COLLECT_AHEAD": pod.ahead, "PODRACER_ALLOW_USER_CODE": "true"},
             timeout_s=START_S + settle_s + options.seconds + END_S,
@@ -175,7 +175,7 @@ def _measure(task: Task, pod: Pod, options: argparse.Namespace) -> tuple[float, 
         return steady_pace(measured, settle_s), choice
 
 
-_RUN = (sys.executable, "-m", "podracer_client", "run")
+RUN = (sys.executable, "-m", "podracer_client", "run")
 
 
 def steady_pace(measured: Measured, settle_s: float) -> float:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import Target, finish, print_table, spread, versions
+from report import Target, finish, last_line, print_table, spread, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 LIKE_FOR_LIKE = {"horizon": 32, "minibatch_size": 2048, "epochs": 4, "num_envs": 256}
@@ -113,10 +113,7 @@ def _measure(worker: str, options: argparse.Namespace, seed: int, steps: int) ->
 
 def _in_process(worker: str, options: argparse.Namespace, seed: int, steps: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--worker", worker, "--seed", str(seed), "--steps", str(steps)]
-    output = subprocess.run(
-        [*command, "--threads", str(options.threads)], check=True, capture_output=True, text=True, timeout=900
-    ).stdout
-    return dict(json.loads(output.splitlines()[-1]))
+    return last_line([*command, "--threads", str(options.threads)])
 
 
 def _solve(system: str, options: argparse.Namespace, seed: int) -> dict[str, float]:
@@ -125,16 +122,8 @@ def _solve(system: str, options: argparse.Namespace, seed: int) -> dict[str, flo
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder, "cartpole.yaml")
         job.write_text((ROOT / "examples" / "cartpole.yaml").read_text().replace("seed: 0", f"seed: {seed}"))
-        command = [
-            sys.executable,
-            "-m",
-            "podracer_client",
-            "run",
-            str(job),
-            "--json",
-            "--dir",
-            str(Path(folder, "runs")),
-        ]
+        runs = str(Path(folder, "runs"))
+        command = [sys.executable, "-m", "podracer_client", "run", str(job), "--json", "--dir", runs]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     if done.returncode not in (0, 3):  # 3: the target was missed
         raise SystemExit(done.stderr)

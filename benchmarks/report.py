@@ -7,8 +7,13 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,23 @@ class Target:
         if self.value is None:
             return False
         return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def read_lines(*files: Path) -> Iterator[dict[str, Any]]:
+    """The objects in those files that there are, one a line; a line that was not written to its end is none."""
+    for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
+def last_line(command: Sequence[str], **variables: str) -> dict[str, Any]:
+    """The object that ends the output of a command, run in a folder of its own. Raises SystemExit if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        places: Any = {"cwd": folder, "env": {**os.environ, **variables}}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=900, **places)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def versions(*packages: str) -> str:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import Target, finish, number_text, print_table, versions
+from report import Target, finish, number_text, print_table, read_lines, versions
 
 from podracer.leaderboard.v1 import leaderboard_service_pb2 as leaderboard_pb2
 from podracer_core.algorithms.algorithm import algorithm_class
@@ -94,8 +94,7 @@ def main() -> None:
     print(versions("torch", "gymnasium", "mujoco-core"), f"· cohorts in {options.results}", flush=True)
     results = options.results.absolute()
     results.parent.mkdir(parents=True, exist_ok=True)
-    lines = results.read_text().splitlines() if results.exists() else []
-    known = {run.key: run for run in (Run(**json.loads(line)) for line in lines)}
+    known = {run.key: run for run in (Run(**fields) for fields in read_lines(results))}
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):  # MuJoCo writes its log where it stands
         for seed, (task, seconds) in itertools.product(range(options.seeds), tasks.items()):
             if (task, INHERITED, seed, seconds) not in known:

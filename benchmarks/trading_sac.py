@@ -27,7 +27,7 @@ import csv
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from peers.trading_results import Season
-from report import finish, print_table, spread, versions
+from report import finish, print_table, read_lines, spread, versions
 
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
@@ -88,8 +88,8 @@ def main() -> None:
             options.seeds, options.data, options.variants, snapshots = 2, None, ["sb3", "ours"], (30, 60)
             options.results, options.closes = Path(scratch, "results.jsonl"), None
         markets = _markets(options, Path(scratch))
-        lines = (path.read_text().splitlines() for path in (RECORD, options.results) if path.exists())
-        known = {(run["variant"], run["test"], run["seeds"]): run for run in map(json.loads, chain(*lines))}
+        runs = read_lines(RECORD, options.results)
+        known = {(run["variant"], run["test"], run["seeds"]): run for run in runs}
         for variant, test in product(options.variants, markets):
             if (key := (variant, test, options.seeds)) not in known:
                 looks = train(variant, test, markets[test], options.seeds, snapshots, options.device)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from peers.ppo_recipes import Order, RecipeName, Task, recipe_of
+from report import read_lines
 
 Part = Literal["alone", "speed", "target"]
 Figures = Mapping[str, Any]
@@ -143,15 +144,8 @@ def packages() -> list[str]:
 
 
 def read_runs(results: Path) -> dict[tuple[object, ...], Run]:
-    """The runs that have ended; a last line that was not written to its end is none."""
-    found = {}
-    for line in results.read_text().splitlines() if results.exists() else ():
-        try:
-            run = Run(**json.loads(line))
-        except ValueError:
-            continue
-        found[run.key] = run
-    return found
+    """The runs that have ended."""
+    return {run.key: run for run in (Run(**fields) for fields in read_lines(results))}
 
 
 def append_run(results: Path, run: Run) -> None:

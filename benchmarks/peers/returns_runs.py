@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from report import read_lines
+
 LAST_LOOKS = 3
 
 
@@ -61,14 +63,9 @@ class Runs:
     def __init__(self, results: Path, *others: Path) -> None:
         self._results = results
         self._runs: dict[tuple[str, str, int, str], Run] = {}
-        for path in (*others, results):
-            for line in path.read_text().splitlines() if path.exists() else ():
-                try:
-                    fields = json.loads(line)
-                except ValueError:  # the last line of a killed benchmark
-                    continue
-                looks = [(int(taken), float(value)) for taken, value in fields.pop("looks")]
-                self._keep(Run(looks=looks, **fields))
+        for fields in read_lines(*others, results):
+            looks = [(int(taken), float(value)) for taken, value in fields.pop("looks")]
+            self._keep(Run(looks=looks, **fields))
 
     def _keep(self, run: Run) -> None:
         known = self._runs.get(run.key)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recorded.tasks import LAST_LOOKS
+from report import read_lines
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ class Curve:
         return json.dumps({**asdict(self), "looks": looks}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, line: str) -> Curve:
-        """The inverse. Raises ValueError for a line that was not written to its end."""
-        fields = json.loads(line)
+    def from_json(cls, fields: dict[str, Any]) -> Curve:
+        """The inverse, of a parsed line."""
         looks = tuple(Look(steps, seconds, tuple(returns)) for steps, seconds, returns in fields.pop("looks"))
         return cls(looks=looks, **fields)
 
@@ -71,15 +71,8 @@ def _short(value: float) -> float:
 
 
 def read_curves(*files: Path) -> dict[tuple[str, int, str], Curve]:
-    """All curves by key; a torn last line is none."""
-    found = {}
-    for line in (line for file in files if file.exists() for line in file.read_text().splitlines()):
-        try:
-            curve = Curve.from_json(line)
-        except ValueError:
-            continue
-        found[curve.key] = curve
-    return found
+    """All curves by key."""
+    return {curve.key: curve for curve in map(Curve.from_json, read_lines(*files))}
 
 
 def append_curves(file: Path, curves: Iterable[Curve]) -> None:

@@ -31,7 +31,8 @@ from support.stock_market import market_rows, write_csv
 from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, make_algorithm, pretended, train
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
-KINDS_OF_STEPS = {"td3": 2, "crossq": 3, "flash_sac": 2}  # of gradient steps, where some move more than others
+# Gradient steps of an update, where some move more than others or several are one graph.
+KINDS_OF_STEPS = {"sac": 2, "td3": 2, "crossq": 3, "flash_sac": 2}
 # Numbers that lead to code of their own where they are not the default.
 NUMBERS = {
     "n_step": 3,

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from podracer_core.algorithms import off_policy
 from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers import memory
@@ -73,6 +74,7 @@ def capture(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callabl
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
+    monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)
     monkeypatch.setattr(memory, "free_bytes", lambda device: None)
     monkeypatch.setattr(greedy_evaluator, "STEPS_AT_ONCE", 2)
     monkeypatch.setattr(greedy_evaluator, "_have_ended", lambda running: True)  # after as many steps as a graph has

@@ -34,6 +34,7 @@ _HAMILTONIAN = 9
 _SUBSET = 10
 _LEARNER = 11
 _AGE = 12
+_MEMBER = 13
 
 # The purposes of evaluation episodes: each has its own, so that a candidate is not confirmed on what selected it.
 SCREENING, ADMISSION, CONFIRMATION, COMPARISON = 0, 1, 2, 3
@@ -145,6 +146,12 @@ def action_keys(seeds: Tensor, num_envs: int, first_environment: int = 0) -> Ten
 def evaluation_seeds(job_seed: int, purpose: int, episodes: int, *, first: int = 0) -> list[int]:
     """Episode keys for an evaluation, not negative: `purpose` is SCREENING, one of the others above, or your own."""
     keys = derive_key(job_seed, _EVALUATION, purpose, torch.arange(first, first + episodes))
+    return [int(key) for key in keys.bitwise_and(torch.iinfo(torch.int64).max)]
+
+
+def member_seeds(seed: int, members: int) -> list[int]:
+    """Seeds of the agents of one training, not negative: two trainings with different seeds share none."""
+    keys = derive_key(seed, _MEMBER, torch.arange(members))
     return [int(key) for key in keys.bitwise_and(torch.iinfo(torch.int64).max)]
 
 

@@ -140,7 +140,7 @@ def test_rewards_are_divided_by_the_running_return() -> None:
     rollout.terminated.zero_()
     rollout.truncated.zero_()
     rollout.terminated[1] = True
-    scale = ReturnScale(1, 5.0)
+    scale = ReturnScale(1, 5.0, drops_last=True)
     scale.begin(rollout)
     scale.update(rollout, torch.tensor([0.5]), torch.tensor([True]))
     # G: 1, then 2 (an episode's last step leaves out what came before, as in the authors' code), then 0.5 * 2 + 30.

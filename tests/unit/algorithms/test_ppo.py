@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.algorithms.ppo import clipped_surrogate, clipped_value_error
+from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.buffers import Rollout
 
 Make = Callable[..., OnPolicy]
 MakeRollout = Callable[..., Rollout]
 SIZE = 11
+ROWS = ("reward", "terminated", "truncated", "valid")
 BOTH = pytest.mark.parametrize("kind", ["discrete", "box"])
 
 
@@ -264,6 +267,9 @@ def test_each_member_adapts_its_own_learning_rate(make_on_policy: Make, make_rol
     for member in range(3):
         mine, theirs = adaptive.member_state(member)["actor"], resumed.member_state(member)["actor"]
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    parent = {group: tensors for group, tensors in adaptive.member_state(0).items() if group != "random"}
+    resumed.load_member_state(0, parent)
+    assert resumed.member_state(0)["random"]["rate_factor"] == 1, "a child begins with its own learning rate"
     for member in wishes:
         adaptive.set_hyperparameters(member, {"desired_kl": 0.0})
     assert adaptive.member_state(0)["random"]["rate_factor"] == 1
@@ -311,6 +317,35 @@ def test_rewards_are_divided_by_the_deviation_of_returns(make_on_policy: Make, m
     # The next rollout goes on where this one ended.
     first = algorithm._rewards.running(0)["running_return"].clone()
     torch.testing.assert_close(first, returns[-1][0])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "returns"),
+    [  # two rollouts of three rows with gamma 0.5; "|" ends an episode, "x" is a row that is not valid
+        ("-8 4 100| 2 -8 -100|", [-8, 0, 100, 2, -7, -103.5]),  # a landing: with its way, and it does not leak
+        ("0 0 1| 0 0 0", [0, 0, 1, 0, 0, 0]),  # a goal, at the end of a rollout
+        ("0 1| 4 2 0 1|", [0, 1, 4, 4, 2, 2]),  # an episode goes on in the next rollout
+        ("8 x 4 2 x 2", [8, 4, 4, 2]),  # what follows a row that is not valid begins with 0
+    ],
+)
+def test_returns_are_those_of_vec_normalize(
+    rewards: str, returns: list[float], make_on_policy: Make, make_rollout: MakeRollout
+) -> None:
+    """VecNormalize takes G = gamma G + r into its statistics at each step, and then sets G to 0 where one ended."""
+    scale, rows = ReturnScale(3, math.inf), rewards.split()
+    for part in (rows[:3], rows[3:]):
+        rollout = make_rollout(make_on_policy("ppo", "box").actor)
+        rollout = replace(rollout, **{name: getattr(rollout, name)[:3] for name in ROWS})
+        ends = torch.tensor([row.endswith("|") for row in part])[:, None, None].expand_as(rollout.valid)
+        rollout.terminated.copy_(ends)
+        rollout.truncated.zero_()
+        for step, row in enumerate(part):
+            rollout.valid[step] = row != "x"
+            rollout.reward[step] = math.nan if row == "x" else float(row.rstrip("|"))
+        scale.begin(rollout)
+        scale.update(rollout, torch.full((3,), 0.5), torch.ones(3, dtype=torch.bool))
+    expected = torch.tensor(returns, dtype=torch.float32).std(correction=0).expand(3)
+    torch.testing.assert_close(scale.divisor(), expected)
 
 
 def test_learning_does_not_depend_on_the_unit_of_rewards(make_on_policy: Make, make_rollout: MakeRollout) -> None:

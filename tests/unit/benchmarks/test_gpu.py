@@ -1,10 +1,11 @@
-"""What benchmarks/gpu.py makes of its parts; that they measure is shown by running them on a GPU."""
+"""What benchmarks/gpu.py queues, keeps and runs; its figures come from a GPU."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,53 +13,70 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import gpu
 
-SUITE = """<testsuites><testsuite>
-<testcase classname="tests.one" name="test_good"/>
-<testcase classname="tests.one" name="test_left_out"><skipped message="no"/></testcase>
-<testcase classname="tests.two" name="test_bad"><failure message="AssertionError: 1 is not 2&#10;more"/></testcase>
-</testsuite></testsuites>"""
-CLOSING = {
-    "benchmark": "cuda_training",
-    "figures": {"device": "one", "shared": {"1 MB": {"streamed_us": 12.5}}},
-    "targets": {"steps/s": {"value": 2.0e6, "target": 1.3e7, "met": False}},
-}
+
+def record(row: str, system: str = "ours", date: str = "2026-01-01", **more: Any) -> dict[str, Any]:
+    about = {"row": row, "system": system, "date": date, "commit": "new", "figures": {}, "chip": "H"}
+    return about | {"return": 1.0, "peak_memory_mib": 1} | more
 
 
-def program(name: str, report: Path) -> list[str]:
-    """Stands for the programs: the suite, one that ends well, one that crashes and one that is too slow."""
-    scripts = {
-        "tests": f"open({str(report)!r}, 'w').write({SUITE!r}); raise SystemExit(1)",
-        "cuda_training": f"print('a table'); print({json.dumps(CLOSING)!r})",
-        "cuda_environments": "raise SystemExit('no driver')",
-        "carriers": "import signal; print('begun', flush=True); signal.pause()",
-    }
-    return [sys.executable, "-c", scripts[name]]
-
-
-def test_failures_come_first_and_every_figure_is_in_the_table_and_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu, "command", program)
-    monkeypatch.setattr(gpu, "PARTS", {"cuda_training": 60.0, "cuda_environments": 60.0, "carriers": 0.2})
-    path = tmp_path / "runs" / "gpu.json"
-    assert gpu.run(path, "a GPU") == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("tests: 1 passed, 1 skipped; 1 tests fail")
-    assert lines[2] == "  FAILS  tests.two.test_bad: AssertionError: 1 is not 2"
-    table = "\n".join(lines[lines.index("All figures") :])
-    for expected in ("shared · 1 MB · streamed_us", "12.5", "2,000,000", "13,000,000", "no driver", "longer than 0"):
-        assert expected in table
-    record = json.loads(path.read_text())
-    assert record["device"] == "a GPU"
-    assert list(record["parts"]) == ["tests", "cuda_training", "cuda_environments", "carriers"]
-    assert record["parts"]["cuda_training"]["targets"] == CLOSING["targets"]
-    assert record["parts"]["tests"]["failures"] == {"tests.two.test_bad": "AssertionError: 1 is not 2"}
-
-
-def test_all_of_it_takes_ten_minutes_at_most(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run"])
+def run_tiny(monkeypatch: pytest.MonkeyPatch, results: Path, *rows: str) -> None:
+    words = ["gpu.py", "--tiny", "--device", "cpu", "--results", str(results), "--rows", *rows]
+    monkeypatch.setattr(sys, "argv", words)
     gpu.main()
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["240", "150", "180", "90"]
-    assert gpu.LIMIT_S == 600.0
+
+
+def test_what_was_never_measured_comes_first_then_older_code_then_older_figures() -> None:
+    rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort", "start", "ant_speed", "sac")]
+    older = [
+        record(row, date=date, commit="old") for row, date in zip(("cohort", "cohort", "ant_speed"), "243", strict=True)
+    ]
+    records = [record("cartpole", date="3"), record("start", date="2"), *older]
+    assert [row.name for row in gpu.queue(rows, records, "new")] == ["sac", "ant_speed", "cohort", "start", "cartpole"]
+
+
+def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")])
+    gpu.main()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[4:]}
+    assert list(lines) == [row.name for row in gpu.ROWS] and "adapter" in lines["go1"] and "too long" in lines["hopper"]
+
+
+def test_the_table_has_medians_of_the_newest_records_of_a_chip(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for row in gpu.ROWS if row.name in ("cartpole", "cohort")]
+    paces = [*(("overlapping", pace) for pace in (9e9, 50e6, 70e6, 80e6)), ("PureJaxRL", 50e6)]
+    records = [record("cartpole", name, figures={"steps/s": value}) for name, value in paces]
+    gpu._report(rows, [record("cartpole", "overlapping", chip="old", figures={"steps/s": 1.0}), *records], True)
+    targets = json.loads(capsys.readouterr().out.splitlines()[-1])["targets"]
+    met = {name.split(": ")[1]: (target["value"], target["met"]) for name, target in targets.items()}
+    assert met["overlapping, steps/s"] == (70e6, True)
+    assert met["overlapping, steps/s ÷ cartpole PureJaxRL"] == (1.4, True)
+    assert met["lock-step, steps/s ÷ cartpole lock-step"] == (None, False)
+
+
+def test_a_run_after_one_that_was_cut_begins_with_the_other_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cut(row: gpu.Row, *arguments: Any) -> Any:
+        if row.name == "cohort":
+            raise KeyboardInterrupt
+        return measured(row, *arguments)
+
+    results, measured = tmp_path / "gpu.jsonl", gpu._measured
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(gpu, "_measured", cut)
+        run_tiny(monkeypatch, results, "cartpole", "cohort")
+    with results.open("a") as file:
+        file.write('{"row": "coh\n')
+    assert [each["row"] for each in gpu.read_lines(results)] == ["cartpole", "cartpole"]
+    run_tiny(monkeypatch, results, "cartpole", "cohort")
+    found = [(each["row"], each["seed"]) for each in gpu.read_lines(results)]
+    assert found == [*[("cartpole", 0)] * 2, ("cohort", 0), *[("cartpole", 1)] * 2]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("row", [row for row in gpu.ROWS if row.systems], ids=lambda row: row.name)
+def test_every_row_runs_in_tiny_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: gpu.Row) -> None:
+    run_tiny(monkeypatch, tmp_path / "gpu.jsonl", row.name)
+    assert {each["system"] for each in gpu.read_lines(tmp_path / "gpu.jsonl")} == {*row.systems} - {"PureJaxRL"}

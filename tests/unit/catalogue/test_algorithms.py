@@ -60,6 +60,7 @@ def check_row(knob: Hyperparameter) -> None:
         assert isinstance(knob.search, Interval), "two values of what a cohort shares would take cohorts apart"
         assert knob.scope == "member", "a range of what a cohort shares would take cohorts apart"
         assert knob.search.low < knob.search.high
+        assert knob.search.contains(knob.default), "a job's first agents have the defaults"
         knob.check(knob.search.low)
         knob.check(knob.search.high)
         assert knob.search.low > 0 or not knob.search.logarithmic

@@ -26,6 +26,7 @@ from podracer_core.environments.classic_control.cartpole import CartPole
 from podracer_core.errors import InvalidInput
 from podracer_core.in_process.breeding import replace_worst
 from podracer_core.in_process.result import begin_from
+from podracer_core.random_numbers import member_seeds
 from podracer_core.training import plan
 from tests.unit.in_process.tiny import FAST, Lights, Times
 
@@ -282,6 +283,8 @@ def test_the_first_member_goes_on_exactly_and_the_others_with_their_own_randomne
 def test_the_same_seed_trains_the_same_members() -> None:
     first, again = (lights(steps=512, seed=3).checkpoint.groups["random"]["seed"] for _ in range(2))
     assert torch.equal(first, again)
+    assert first.item() in member_seeds(3, 8)
+    assert len({*member_seeds(3, 8), *member_seeds(4, 8)}) == 16, "another seed shares none of them"
 
 
 def test_what_the_environment_raises_is_what_the_caller_sees() -> None:

@@ -44,9 +44,9 @@ def test_auto_is_a_gpu_where_the_environment_runs_on_it(
         ("CartPole-v1", "ppo", 64, "cpu", 16),
         ("Hopper-v5", "ppo", 1, "cpu", 16),  # each world is a CPU's work by itself
         ("Hopper-v5", "ppo", 8, "cpu", 16),
-        ("Hopper-v5", "ppo", 1, "cuda", 4096),  # a GPU steps thousands at once
-        ("CartPole-v1", "ppo", 8, "cuda", 512),
-        ("CartPole-v1", "ppo", 64, "cuda:1", 128),
+        ("Hopper-v5", "ppo", 1, "cuda", 8192),  # a GPU steps thousands at once
+        ("CartPole-v1", "ppo", 8, "cuda", 2048),
+        ("CartPole-v1", "ppo", 256, "cuda:1", 128),
         ("CartPole-v1", "dqn", 8, "cuda", 128),
         ("Hopper-v5", "sac", 8, "cuda", 128),
         ("LunarLander-v3", "ppo", 8, "cuda", 16),

@@ -8,7 +8,8 @@ import pytest
 
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import job_pb2
-from podracer_orchestrator.outcomes.claims import FALSE_CLAIMS, corrected_score, level
+from podracer_core.statistics.bootstrap_t import FALSE_CLAIMS, claim_level
+from podracer_orchestrator.outcomes.claims import corrected_score
 from podracer_orchestrator.tables import JobRow
 
 EPISODES = agent_pb2.Evaluation(returns=[90.0, 110.0] * 50, mean=100.0, lower_bound=98.0)
@@ -20,9 +21,11 @@ def job(statistic: str = "TARGET_STATISTIC_LOWER_BOUND") -> JobRow:
 
 
 def test_all_claims_of_a_job_together_err_as_often_as_one_may() -> None:
-    assert [level(number) for number in (1, 2, 3)] == pytest.approx([0.030396, 0.030396 / 4, 0.030396 / 9], rel=1e-4)
-    assert sum(map(level, range(1, 10_000))) == pytest.approx(FALSE_CLAIMS, rel=1e-4)
-    assert sum(map(level, range(1, 10_000))) < FALSE_CLAIMS
+    assert [claim_level(number) for number in (1, 2, 3)] == pytest.approx(
+        [0.030396, 0.030396 / 4, 0.030396 / 9], rel=1e-4
+    )
+    assert sum(map(claim_level, range(1, 10_000))) == pytest.approx(FALSE_CLAIMS, rel=1e-4)
+    assert sum(map(claim_level, range(1, 10_000))) < FALSE_CLAIMS
 
 
 def test_each_claim_is_held_against_a_lower_bound_than_the_one_before() -> None:

@@ -62,6 +62,31 @@ def test_a_profile_has_to_be_one_of_those_that_the_operator_lists():
         submission.new_job(request)
 
 
+@pytest.mark.parametrize(
+    ("environment", "pod", "has_gpus", "horizon"),
+    [
+        ("Ant-v5", {}, True, 16),
+        ("Ant-v5", {"resources": job_pb2.Resources(gpu=1)}, False, 16),
+        ("Ant-v5", {}, False, None),
+        ("Ant-v5", {"layout": job_pb2.POD_LAYOUT_SPLIT}, True, None),  # its workers may have no GPU
+        ("Swimmer-v5", {}, True, None),  # MuJoCo Warp does not step it
+        ("CartPole-v1", {}, True, 32),
+    ],
+)
+def test_hyperparameters_are_those_of_the_device_that_will_train(environment, pod, has_gpus, horizon):
+    request = request_of(environment=environment_pb2.EnvironmentSpec(id=environment), pod=job_pb2.PodShape(**pod))
+    new = submission.new_job(request, has_gpus=has_gpus)
+    filled = [
+        each.fixed.integer
+        for each in new.spec.search.space
+        if (each.algorithm, each.hyperparameter) == ("ppo", "horizon")
+    ]
+    assert filled == ([] if horizon is None else [horizon])
+    space = [evolution_pb2.Dimension(hyperparameter="horizon", fixed={"integer": 8})]
+    given = submission.new_job(request_of(search=evolution_pb2.Search(space=space)), has_gpus=has_gpus)
+    assert [each.fixed.integer for each in given.spec.search.space if each.hyperparameter == "horizon"] == [8]
+
+
 def test_defaults_are_filled_in():
     found = plan()
     assert (found.population, found.episodes, found.min_pods, found.max_pods) == (8, 32, 1, 1)

@@ -191,6 +191,17 @@ def test_the_statistic_decides(algorithm: Algorithm) -> None:
     assert stage.selection.confirmed is not None
 
 
+def test_where_no_other_test_follows_each_further_one_is_stricter(algorithm: Algorithm) -> None:
+    """With 20 values of ± 1 the 95 % interval ends 0.48 under the mean, the second test's bound lies 0.62 under it."""
+    confirmed = []
+    for mean, is_last_word in ((40.5, False), (40.5, True), (40.8, True)):
+        stage = Stage(algorithm, ScriptedJudge([[60, 50]], [39.0, mean]), target=40.0, episodes=20,
+            is_last_word=is_last_word)  # fmt: skip
+        stage.step()
+        confirmed.append(stage.selection.confirmed is not None)
+    assert confirmed == [True, False, True]
+
+
 def test_a_contender_that_fails_gives_way_to_the_next(algorithm: Algorithm) -> None:
     judge = ScriptedJudge([[60, 50]], [39.0, 41.0])
     stage = Stage(algorithm, judge, target=40.0, statistic="mean", episodes=20)

@@ -45,7 +45,7 @@ class FlashSAC(OffPolicy):
         if self.temperature.learns:
             self.optimizers["temperature"] = self.temperature.optimizer
             self.memory["log_temperature"] = self.temperature.log
-        self._returns = ReturnScale(self.members, self.shared["value_limit"], self.device)
+        self._returns = ReturnScale(self.members, self.shared["value_limit"], self.device, drops_last=True)
         self.memory |= self._returns.memory
         self._actor_metrics = torch.zeros(3, self.members, device=self.device)  # of the last step that the actor took
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.device.cuda_graphs import Graphed
+from podracer_core.device.cuda_graphs import Graphed, can_capture
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.networks.box_heads import BoxHead, make_exploration
 from podracer_core.networks.normalizer import ObservationStatistics
@@ -31,7 +30,8 @@ from podracer_core.random_numbers import learner_seeds, normal, replay_keys, upd
 ACTOR_NETWORK, CRITIC_NETWORK = 0, 100
 """Identities of the initial weights' random streams; an ensemble's networks count on from there."""
 
-_BATCHES_AT_ONCE = 16
+_STEPS_AT_ONCE = 16
+"""Gradient steps whose batches are drawn at once, and which are one CUDA graph."""
 
 _EPOCH_STEPS = 500
 """Gradient steps between two fusions: DiLoCo's H (Douillard et al., 2023, arXiv:2311.08105, section 3.1)."""
@@ -112,7 +112,8 @@ class OffPolicy(Algorithm):
         self._experience = Experience(self.shared, self.hyperparameters, self.actor, members)
         self._set_exploration()
         wanted = self.graph_safe and self._h_term is None
-        self._gradient_step = Graphed(self._take_gradient_step, self.device, wanted=wanted)
+        self._is_graphed = wanted and can_capture(self.device)
+        self._gradient_steps = Graphed(self._take_gradient_steps, self.device, wanted=wanted)
         self.set_up(observation_space)
 
     def set_up(self, observation_space: gymnasium.Space[Any]) -> None:
@@ -194,29 +195,40 @@ class OffPolicy(Algorithm):
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         totals = torch.zeros(len(self.metrics), self.members, device=self.device)
-        due, steps = self._experience.due_steps(rollout.horizon), 0
-        counts = (min(due - first, _BATCHES_AT_ONCE) for first in range(0, due, _BATCHES_AT_ONCE))
+        first, due = self.gradient_steps, self._experience.due_steps(rollout.horizon)
         with self.observe("gradient steps"):
-            for batch in itertools.chain.from_iterable(map(self._drawn_before, counts)):
-                totals += self._gradient_step(batch, self.is_slow_step)
-                self.update_count += 1
-                self.gradient_steps += 1
-                steps += 1
+            while (left := first + due - self.gradient_steps) > 0:
+                before, phase = self.gradient_steps, self.gradient_steps % self.slow_interval
+                count = self._steps_at_once(left, phase)
+                totals += self._gradient_steps(count, phase)
+                if self._is_graphed:
+                    self.gradient_steps = before + count
                 if self.halted():
                     break
         self._set_exploration()
         self.version += 1
+        steps = self.gradient_steps - first
         values = totals / steps if steps else torch.full_like(totals, torch.nan)
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
 
-    def _drawn_before(self, count: int) -> Iterator[Batch | None]:
-        """The batches of the next `count` gradient steps; None where a step changes the priorities of the next, and
-        therefore draws its own."""
-        return itertools.repeat(None, count) if self.shared["prioritized"] else self.batches(count)
+    def _steps_at_once(self, left: int, phase: int) -> int:
+        """How many of the steps that are `left` to take at once: of graphs there are few sizes, one for each phase."""
+        if not self._is_graphed:
+            return min(left, _STEPS_AT_ONCE)
+        whole = _STEPS_AT_ONCE // self.slow_interval * self.slow_interval
+        return whole if phase == 0 and 0 < whole <= left else 1
 
-    def _take_gradient_step(self, batch: Batch | None, slow: bool) -> Tensor:
-        """`slow` is what `is_slow_step` says; returns metrics, [K, M]."""
-        return torch.stack(list(self.learn(next(self.batches(1)) if batch is None else batch)))
+    def _take_gradient_steps(self, count: int, phase: int) -> Tensor:
+        """Draw batches and learn from them; `phase` is the first step's number modulo `slow_interval`. Returns sums of
+        metrics, [K, M]."""
+        totals = torch.zeros(len(self.metrics), self.members, device=self.device)
+        for batch in self.batches(count):
+            totals += torch.stack(list(self.learn(batch)))
+            self.update_count += 1
+            self.gradient_steps += 1
+            if not self._is_graphed and self.halted():
+                break
+        return totals
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""
@@ -380,7 +392,7 @@ class OffPolicy(Algorithm):
         if "max_gradient_norm" in values:
             self._limits_gradients[member] = values["max_gradient_norm"] > 0
         self._set_exploration()
-        self._gradient_step.forget()
+        self._gradient_steps.forget()
 
     def perturb_member(self, member: int, scale: float, seed: int) -> None:
         perturb_actor(self.actor, member, scale, seed)

@@ -41,7 +41,7 @@ _SHARED = (
     Hyperparameter(
         "entropy_coefficient", "float", 0.0, "member",
         "weight of the entropy bonus",
-        source=f"{_PPO_PAPER}, eq. 9", bounds=(0.0, 10.0), search=SearchRange(1e-3, 2e-2, logarithmic=True),
+        source=f"{_PPO_PAPER}, eq. 9", bounds=(0.0, 10.0), search=SearchRange(0.0, 1e-2),
     ),
     Hyperparameter(
         "value_coefficient", "float", 1.0, "member",

@@ -147,9 +147,9 @@ class PPO(OnPolicy):
 
     def load_member_state(self, member: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         super().load_member_state(member, state)
+        self._rate_factor[member] = state.get("random", {}).get("rate_factor", 1.0)  # a child's, and 0.1 had none
         if "random" in state:
             self._epoch_count[member] = state["random"]["epoch_count"]
-            self._rate_factor[member] = state["random"].get("rate_factor", 1.0)  # 0.1 had none
 
     def set_hyperparameters(self, member: int, values: Mapping[str, float]) -> None:
         super().set_hyperparameters(member, values)

@@ -17,12 +17,17 @@ _RUNNING = "running_return"
 class ReturnScale:
     """Running statistics of each member's discounted return so far, G = r + gamma G of the step before.
 
+    An episode begins with G = 0, as in VecNormalize of Stable-Baselines3. In the code of FlashSAC's authors its last
+    step begins with 0, and the next episode inherits that step's reward: `drops_last` does the same.
+
     memory   tensors [M, …] that a member's future depends on, by name
     """
 
-    def __init__(self, members: int, limit: float, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, members: int, limit: float, device: torch.device | str = "cpu", *, drops_last: bool = False
+    ) -> None:
         """`limit`: no return is beyond ± `limit` after the division; inf sets none."""
-        self._limit = limit
+        self._limit, self._drops_last = limit, drops_last
         self._statistics = RunningNormalizer(members, 1, device)
         self._largest = torch.zeros(members, device=device)
         self._running: Tensor | None = None  # [M, E], of the episodes that go on
@@ -74,12 +79,15 @@ class ReturnScale:
         """Take in the rewards of a rollout, which goes on where the one before ended; gamma [M]. After `begin`."""
         assert self._running is not None
         stops = rollout.terminated | rollout.truncated | ~rollout.valid
-        decay = torch.where(stops, 0.0, gamma.unsqueeze(1))
+        decay = torch.where(stops, 0.0, gamma.unsqueeze(1)).unbind()
+        if not self._drops_last:  # it is the row before that cuts
+            decay = (gamma.unsqueeze(1), *decay[:-1])
         reward = torch.where(rollout.valid, rollout.reward, 0.0)
         returns, running = torch.empty_like(reward), self._running
         for step in range(rollout.horizon):
             running = torch.addcmul(reward[step], decay[step], running, out=returns[step])
-        self._running.copy_(torch.where(running.isfinite(), running, 0.0))
+        goes_on = running.isfinite() if self._drops_last else running.isfinite() & ~stops[-1]
+        self._running.copy_(torch.where(goes_on, running, 0.0))
         rows = returns.transpose(0, 1).flatten(1)
         self._statistics.update(rows.unsqueeze(-1), rollout.valid.transpose(0, 1).flatten(1), active)
         largest = torch.maximum(self._largest, rows.abs().amax(1))

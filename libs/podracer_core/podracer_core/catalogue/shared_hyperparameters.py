@@ -29,7 +29,7 @@ OFF_POLICY = (
     Hyperparameter(
         "learning_rate", "float", 3e-4, "member",
         "step size of Adam",
-        source=_SAC_PAPER, bounds=(1e-7, 1.0), search=SearchRange(5e-4, 3e-3, logarithmic=True),
+        source=_SAC_PAPER, bounds=(1e-7, 1.0), search=SearchRange(3e-4, 3e-3, logarithmic=True),
     ),
     Hyperparameter(
         "gamma", "float", 0.99, "member",

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from podracer_core.catalogue.algorithms import AlgorithmInfo, find_algorithm
 from podracer_core.catalogue.ranges import Choice, Fixed, Interval, Range
+from podracer_core.catalogue.recipes import find_recipe
 from podracer_core.checkpoint import Checkpoint
 from podracer_core.config.other_libraries import advice, counterpart
 from podracer_core.errors import FieldViolation, InvalidInput
@@ -57,9 +58,11 @@ class Order:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What members have unless it is searched: by name, the hyperparameters of `start`, else the algorithm's."""
+        """What members have unless it is searched: by name, the hyperparameters of `start`, else what is usual on
+        `device`, else the algorithm's."""
         stored = {} if self.start is None else dict(self.start.metadata["hyperparameters"])
-        default = self.info.defaults()
+        recipe = find_recipe(self.source.spec, self.device, is_batched=self.source.batched is not None)
+        default = self.info.defaults() | dict(recipe.hyperparameters.get(self.algorithm, {}))
         known = {name: stored[name] for name in default.keys() & stored.keys()}
         return default | {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 

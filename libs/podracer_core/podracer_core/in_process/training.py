@@ -41,6 +41,7 @@ from podracer_core.in_process.environments import Environment, find_source
 from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
+from podracer_core.random_numbers import member_seeds
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
 from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
@@ -86,7 +87,7 @@ def train(
                      function that returns a new one at each call, or a class of `VecEnvironment`
     algorithm        a name of `podracer algorithms`; by default that of `start`, else ppo
     target           greedy return to reach: `episodes` fresh episodes confirm it, by the lower end of the mean's 95 %
-                     interval or, with statistic="mean", by the mean
+                     interval (of a wider one at each further attempt) or, with statistic="mean", by the mean
     steps            environment steps of all members together; the last rollout is finished
     seconds          of training and evaluation, the start of the environments included
     hyperparameters  values by name, or ranges as in `search.space` of a job file: {"learning_rate": {"log_uniform":
@@ -98,7 +99,7 @@ def train(
                      weights, optimizer state and normalization, with its hyperparameters unless others are given.
                      Steps and seconds count anew, `Result.env_steps` counts on. A file `….safetensors` has only
                      what acting needs: the critic and the optimizer begin anew
-    seed             member m has `seed` + m
+    seed             of everything random; members have seeds derived from it, so that no two seeds share an agent
     device           "cpu", "cuda", "cuda:1"; "auto": a GPU if there is one and the environment supports it
     callbacks        see `Callback`; a function is called with each look
 
@@ -177,7 +178,7 @@ class _Training:
         order, self._began_at, self._callbacks = attempt.order, attempt.began_at, attempt.callbacks
         self._line = ProgressLine(order) if attempt.progress else None
         source, self._device = order.source, require_device(order.source.device(order.device))
-        order, envs = _sized(order, self._device, attempt.found)
+        order, envs = _sized(replace(order, device=self._device), attempt.found)
         self._order = order
         opened_at = time.monotonic()
         self._interrupted = threading.Event()
@@ -190,13 +191,14 @@ class _Training:
         check_action_space(order.algorithm, from_gymnasium(environment.action_space))
         self._random = Random(order.seed)  # noqa: S311 - it draws hyperparameters
         self._values = first_members(order.ranges, order.defaults, order.members, self._random)
+        self._seeds = member_seeds(order.seed, order.members)
         self._algorithm = self._cohort(environment, envs)
         if order.start is not None:
             require_spaces(order.start, environment, source.spec.name)
             begin_from(order.start, self._algorithm)
         self._base_env_steps = 0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
-        seeds = torch.tensor([order.seed + member for member in range(order.members)])
-        self._source = InProcessSource(Collector(environment, self._algorithm.actor, seeds), self._algorithm)
+        collector = Collector(environment, self._algorithm.actor, torch.tensor(self._seeds))
+        self._source = InProcessSource(collector, self._algorithm)
         self._backend: EvaluationBackend = (
             ProcessBackend(self._algorithm.cohort, source.spec)
             if is_evaluated_beside(source.spec, self._device)
@@ -243,11 +245,9 @@ class _Training:
             raise TimeUp("training was interrupted, and its environments have not answered in time")
 
     def _cohort(self, environment: VecEnvironment, envs: int) -> Algorithm:
-        members = tuple(
-            MemberConfig(f"agent-{member}", self._order.seed + member, values)
-            for member, values in enumerate(self._values)
-        )
-        cohort = CohortConfig(self._order.algorithm, members, self._order.shared)
+        own = enumerate(zip(self._seeds, self._values, strict=True))
+        members = tuple(MemberConfig(f"agent-{member}", seed, values) for member, (seed, values) in own)
+        cohort = CohortConfig(self._order.algorithm, members, {**self._order.defaults, **self._order.shared})
         spaces = environment.observation_space, environment.action_space
         return fitting_algorithm(cohort, envs, *spaces, self._device)
 
@@ -296,6 +296,7 @@ class _Training:
             statistic=order.statistic,
             episodes=order.episodes,
             seed=order.seed,
+            is_last_word=True,
         )
         return TrainingSession(
             self._algorithm, self._source, self._backend, plan,
@@ -438,7 +439,7 @@ class _Training:
                 name: list(value) if isinstance(value, tuple) else value for name, value in hyperparameters.items()
             },
             "agent": f"agent-{snapshot.member}",
-            "seed": order.seed + snapshot.member,
+            "seed": self._seeds[snapshot.member],
             "env_steps": self._base_env_steps + snapshot.env_steps,
             "evaluation": None if evaluation is None else result_to_json(evaluation),
             "looks": [look.to_json() for look in self._looks],
@@ -454,12 +455,13 @@ class _Training:
         )  # fmt: skip
 
 
-def _sized(order: Order, device: str, found: Inspection | None) -> tuple[Order, int]:
+def _sized(order: Order, found: Inspection | None) -> tuple[Order, int]:
     """The environments of a member, and the order with its horizon: what the caller leaves open fits `seconds`."""
     usual_horizon = order.shared.get("horizon", order.defaults.get("horizon", 1))
     envs = order.envs_per_member or usual_envs_per_member(
-        order.algorithm, order.source.spec, device, order.members,
+        order.algorithm, order.source.spec, order.device, order.members,
         env_steps=math.ceil((order.steps or 0) / order.members), horizon=usual_horizon,
+        is_batched=order.source.batched is not None,
     )  # fmt: skip
     if found is None:
         return order, envs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podracer.common.v1 import evolution_pb2
 from podracer_core.catalogue.algorithms import (
@@ -15,6 +15,7 @@ from podracer_core.catalogue.algorithms import (
 from podracer_core.catalogue.hyperparameters import Hyperparameter
 from podracer_core.catalogue.messages import hyperparameter_from_message, hyperparameter_to_message
 from podracer_core.catalogue.ranges import Choice, Fixed, HyperparameterValue, IntegerInterval, Interval, Range
+from podracer_core.catalogue.recipes import Recipe
 from podracer_core.catalogue.spaces import Space, describe
 from podracer_core.config.other_libraries import advice
 from podracer_core.errors import InvalidInput
@@ -101,6 +102,25 @@ class Search:
         With None (unknown) `auto` means all of these.
         """
         return self.algorithms or tuple(AlgorithmShare(name) for name in automatic_algorithms(action_space))
+
+    def filled(self, recipe: Recipe, action_space: Space | None) -> Search:
+        """With the values of `recipe` for what the space leaves open; without a space also the algorithms' own ranges,
+        which then have to be said."""
+        infos = [find_algorithm(share.algorithm) for share in self.shares(action_space)]
+        given = {(dimension.algorithm, dimension.hyperparameter) for dimension in self.space}
+        usual: dict[tuple[str, str], Range] = {
+            (info.name, name): Fixed(value)
+            for info in infos
+            for name, value in recipe.hyperparameters.get(info.name, {}).items()
+            if given.isdisjoint({("", name), (info.name, name)})
+        }
+        if not usual or (action_space is None and not self.algorithms):
+            return self
+        if not self.space:
+            own = ((info.name, knob) for info in infos for knob in info.hyperparameters)
+            usual = {(name, knob.name): knob.search for name, knob in own if knob.search is not None} | usual
+        filled = (Dimension(name, where, algorithm) for (algorithm, name), where in usual.items())
+        return replace(self, space=(*self.space, *filled))
 
     def check(self, check: Checks, action_space: Space | None) -> None:
         """`action_space` is None while it is unknown: then only mistakes in any action space are noted."""

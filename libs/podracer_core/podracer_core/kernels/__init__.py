@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
-import shutil
 from typing import TYPE_CHECKING
+
+from podracer_core.kernels.compiler import missing
 
 if TYPE_CHECKING:
     from podracer_core.kernels.ppo import PPOKernels
@@ -14,16 +14,9 @@ if TYPE_CHECKING:
     from podracer_core.networks.stacked_network import Architecture
     from podracer_core.optimizers import StackedAdam
 
-__all__ = ["kernels_for", "missing"]
+__all__ = ["kernels_for"]
 
 logger = logging.getLogger(__name__)
-
-
-def missing() -> str:
-    """What this machine lacks to compile kernels; empty where nothing is missing."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton, which comes with the builds of torch for CUDA"
-    return "" if shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") else "a C compiler (gcc)"
 
 
 @functools.cache

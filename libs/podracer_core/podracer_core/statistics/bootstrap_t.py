@@ -10,6 +10,9 @@ from operator import mul
 
 from podracer_core.statistics import student_t_quantile
 
+FALSE_CLAIMS = 0.05
+"""Probability that a training whose agents all stay below the target is said to have reached it, however often it
+claims to: the levels 6 α / (π² k²) of its claims k = 1, 2, … add up to α."""
 LEAST_RESAMPLES, MOST_RESAMPLES = 999, 3999
 """Limits of the number of resamples, which is such that `_BEYOND` of them lie beyond the bound: 100 values take a
 fifteenth of a second at most. A level that needs more is extrapolated."""
@@ -17,6 +20,11 @@ _BEYOND = 4
 _LEAST_ERROR = 0.5
 """A resample's standard error counts as this part of the sample's at least: one without the few episodes that failed
 has nearly none, and would make every bound infinite."""
+
+
+def claim_level(number: int) -> float:
+    """The one-sided level at which claim `number` of the target, from 1, is tested."""
+    return 6.0 * FALSE_CLAIMS / (math.pi * number) ** 2
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from typing import Literal
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.jobs.objective import EVALUATION_FRACTION, EvaluationPlan
+from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_level
 
 Statistic = Literal["mean", "lower_bound"]
 
@@ -30,6 +31,7 @@ class RoundPlan:
     screening_episodes   of the evaluations that follow training
     admission_score      a candidate is evaluated in full only while it may have this score; None: always
     seed                 the job's: evaluation seeds derive from it
+    is_last_word         no further test of the target follows: each is at the level of its number (`claim_level`)
     lowest_return        of the job's intact evaluation episodes; inf: unknown. Broken ones are counted with it
     """
 
@@ -44,6 +46,7 @@ class RoundPlan:
     admission_score: float | None = None
     seed: int = 0
     lowest_return: float = math.inf
+    is_last_word: bool = False
 
     def __post_init__(self) -> None:
         if not self.env_steps and self.duration_s is None and self.cost_s is None and self.target is None:
@@ -66,9 +69,13 @@ class RoundPlan:
         """The number of an evaluation that is compared with the target."""
         return result.mean if self.statistic == "mean" else result.lower_bound
 
-    def is_reached_by(self, result: EvaluationResult) -> bool:
-        """Whether a full evaluation reaches the target."""
-        return self.target is not None and result.episodes >= self.episodes and self.score(result) >= self.target
+    def is_reached_by(self, result: EvaluationResult, number: int) -> bool:
+        """Whether evaluation `number`, from 1, of those that test it reaches the target, if it is a full one."""
+        if self.target is None or result.episodes < self.episodes or self.score(result) < self.target:
+            return False
+        if not self.is_last_word or self.statistic == "mean" or result.deterministic or result.episodes < 2:
+            return True
+        return bootstrap_t_lower_bound(result.returns, claim_level(number), self.seed) >= self.target
 
 
 class RoundTime:

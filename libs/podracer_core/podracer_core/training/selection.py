@@ -72,6 +72,7 @@ class Selection:
         self._candidates: dict[int, Judgement] = {}
         self._first_mean: float | None = None
         self._promising = False
+        self._tests = 0  # of the target
         self._challenged_at = 0.0  # when a full evaluation was last asked for because of the target
         self._seen_at = self._heard_at = 0.0  # at the end of the round: when the backend was there, and said something
         self._news: list[Judgement] = []
@@ -351,7 +352,8 @@ class Selection:
             known is None or self._plan.score(counted) >= self._plan.score(self.counted(known.result))
         ):
             self._candidates[snapshot.member] = judgement
-        if result.returns and self._plan.is_reached_by(counted) and not self.breaks_more(snapshot.member):
+        self._tests += 1
+        if result.returns and self._plan.is_reached_by(counted, self._tests) and not self.breaks_more(snapshot.member):
             self.confirmed = judgement
         else:
             self._challenge(answer.duration_s)

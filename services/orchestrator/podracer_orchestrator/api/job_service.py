@@ -70,7 +70,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def CreateJob(self, request: service_pb2.CreateJobRequest, context: Context) -> service_pb2.CreateJobResponse:
         # Beside the loop: an id that is not built in has Gymnasium imported, once.
-        new = await asyncio.to_thread(submission.new_job, request, self._orchestrator.pod_profiles.entries)
+        profiles, has_gpus = self._orchestrator.pod_profiles.entries, self._orchestrator.pool_shares.has_gpus
+        new = await asyncio.to_thread(submission.new_job, request, profiles, has_gpus=has_gpus)
         if request.validate_only:
             spec = await self._transactions.read(lambda session: _looked_up(session, new))
             return service_pb2.CreateJobResponse(job=job_pb2.Job(spec=spec, environment_description=new.description))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -15,6 +16,7 @@ from podracer.orchestrator.v1 import job_service_pb2 as service_pb2
 from podracer_core.catalogue.environments import BUILT_IN
 from podracer_core.catalogue.extensions import evaluator_names, fusion_names
 from podracer_core.catalogue.messages import space_to_message
+from podracer_core.catalogue.recipes import find_recipe
 from podracer_core.jobs.evolution import Evolution
 from podracer_core.jobs.spec import JobSpec, check_size, shortened_rounds, validate
 from podracer_core.rpc import resource_names as names
@@ -32,13 +34,14 @@ _CHANGEABLE = (
 )  # fmt: skip
 
 
-def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = ()) -> NewJob:
-    """Check a request and fill in its defaults; `profiles`: pod profiles. Raises InvalidInput with every mistake."""
+def new_job(request: service_pb2.CreateJobRequest, profiles: Collection[str] = (), *, has_gpus: bool = False) -> NewJob:
+    """Check a request and fill in its defaults; `profiles`: pod profiles; `has_gpus`: pods that do not ask for a GPU
+    find one, too. Raises InvalidInput with every mistake."""
     project = names.parse_parent(request.parent)
     check_length(request.request_id, "request_id", MAX_REQUEST_ID)
     decoded = _decoded(request.spec)
     _check_profile(decoded.pod.profile, profiles)
-    spec = decoded.to_message()
+    spec = _with_recipe(decoded, has_gpus=has_gpus).to_message()
     if request.job_id:
         names.check_label(request.job_id, "job_id")
     return NewJob(
@@ -73,6 +76,16 @@ def _decoded(spec: job_pb2.JobSpec) -> JobSpec:
     if decoded.evaluation.evaluator:
         _check_installed("evaluator", decoded.evaluation.evaluator, evaluator_names(), "evaluation.evaluator")
     return decoded
+
+
+def _with_recipe(spec: JobSpec, *, has_gpus: bool) -> JobSpec:
+    """With the hyperparameters that are usual for the task where a pod will train it: on a GPU, if it has one that
+    steps the environments."""
+    info = BUILT_IN.get(spec.environment.id)
+    is_stepped = info is not None and "cuda" in info.devices and spec.pod.layout != "split"
+    device = "cuda" if is_stepped and (has_gpus or spec.pod.resources.gpu) else "cpu"
+    action_space = None if info is None else info.action_space
+    return replace(spec, search=spec.search.filled(find_recipe(spec.environment, device), action_space))
 
 
 def built_in_description(spec: job_pb2.JobSpec) -> environment_pb2.EnvironmentDescription | None:

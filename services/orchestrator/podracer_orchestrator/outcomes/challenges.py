@@ -6,6 +6,7 @@ from __future__ import annotations
 from podracer.common.v1 import agent_pb2
 from podracer.orchestrator.v1 import pod_service_pb2 as pod_pb2
 from podracer_core.rpc.resource_names import last_part
+from podracer_core.statistics.bootstrap_t import claim_level
 from podracer_orchestrator import outbox
 from podracer_orchestrator.jobs.budget import Grant, RoundLimits
 from podracer_orchestrator.jobs.plan import plan_of
@@ -58,7 +59,7 @@ def _note_result(change: works.Change, evaluation: agent_pb2.Evaluation) -> None
     )
     against = "" if bar is None else f", {'target' if work.claims_target else 'best confirmed'} {bar:.6g}"
     if work.claims_target and not plan.target_is_mean:
-        against += f" (claim {number}, at the level {claims.level(number):.2%})"
+        against += f" (claim {number}, at the level {claim_level(number):.2%})"
     message = (
         f"{last_part(evaluation.agent)} scores {value:.6g} after it claimed {work.claimed_score:.6g}{against}: "
         f"{evaluation_works.describe(evaluation)}"

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from podracer.common.v1 import agent_pb2
 from podracer_core.jobs.objective import counted
-from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound
+from podracer_core.statistics.bootstrap_t import bootstrap_t_lower_bound, claim_level
 from podracer_orchestrator.jobs import jobs
 from podracer_orchestrator.jobs.plan import plan_of
 from podracer_orchestrator.jobs.state import TRAINING_STATES, JobState
@@ -29,9 +29,6 @@ from podracer_orchestrator.works.checkpoints import of_job
 
 COST_FRACTION = 0.2
 """Part of a job's cost that evaluation may take, a claim's challenge included; one of the target is always paid for."""
-FALSE_CLAIMS = 0.05
-"""Probability that a job whose agents all stay below the target is said to have reached it, however often it claims to:
-the levels 6 α / (π² k²) of its claims k = 1, 2, … add up to α."""
 TARGET_EPISODES = 100
 """Episodes at least by which a claim of the target is tested."""
 MAX_WAITING = 4
@@ -126,12 +123,7 @@ def corrected_score(job: JobRow, evaluation: agent_pb2.Evaluation, number: int) 
         return known.mean
     if known.deterministic or len(known.returns) < 2:
         return known.lower_bound
-    return bootstrap_t_lower_bound(tuple(known.returns), level(number), spec_of(job).seed)
-
-
-def level(number: int) -> float:
-    """The one-sided level at which claim `number` of the target is tested."""
-    return 6.0 * FALSE_CLAIMS / (math.pi * number) ** 2
+    return bootstrap_t_lower_bound(tuple(known.returns), claim_level(number), spec_of(job).seed)
 
 
 def _is_outdone(job: JobRow, claimed: float) -> bool:

@@ -79,6 +79,9 @@ class LocalPool(PoolBackend):
             pods={name: replace(use, gpus=len(self._gpus.get(name, ()))) for name, use in reading.pods.items()},
         )
 
+    async def start(self, former: Sequence[str]) -> None:
+        await self.measure()  # a job's hyperparameters depend on whether there is a GPU
+
     async def measure(self) -> None:
         sessions = {name: pod.sessions for name, pod in self._pods.items()}
         self._reading = await asyncio.to_thread(self._machine.read, sessions, time.monotonic())

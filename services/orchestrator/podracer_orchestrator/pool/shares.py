@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +68,12 @@ class PoolShares:
     def capacity(self) -> Capacity | None:
         """The pool's capacity when it was last read; None if its pods start by themselves."""
         return self._backend.capacity if self._backend is not None else None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether pods find a GPU whose job asks for none: on this machine, unless PODRACER_DEVICE rules that out."""
+        is_ruled_out = os.environ.get("PODRACER_DEVICE", "auto") == "cpu"
+        return self.capacity is not None and self.capacity.gpus > 0 and not is_ruled_out
 
     @property
     def backend_name(self) -> str:
