@@ -84,7 +84,7 @@ class GreedyReturns:
         """Over that many episodes, all played at once."""
         seeds = torch.arange(self._next_seed, self._next_seed + episodes)
         self._next_seed += episodes
-        environment = make_vec_environment(self._spec, episodes, evaluation=True)
+        environment = make_vec_environment(self._spec, episodes)  # without a cost of contacts
         observation = environment.reset(seeds)
         running, returns = torch.ones(episodes, dtype=torch.bool), torch.zeros(episodes, dtype=torch.float64)
         while running.any():

@@ -22,7 +22,7 @@ from podracer_core.evaluate import evaluator_class
 from podracer_core.fusion.fusion import fusion_class
 from podracer_core.jobs.job_file import load_job_file
 from podracer_core.jobs.spec import JobSpec
-from podracer_evaluator.evaluation import PolicyEvaluation
+from podracer_core.training.policy_evaluation import PolicyEvaluation
 from podracer_leaderboard.generator import Generator
 from support.commands import Result, run_here
 from support.examples import ALGORITHM, EVALUATOR, FUSION, GENERATOR, HOVER, MAZE, Packages

@@ -36,7 +36,7 @@ from podracer_core.service.build import own_build, require_same_build
 from podracer_core.telemetry.metrics import EVALUATION, EVALUATOR_QUEUE
 from podracer_core.telemetry.spans import span
 from podracer_core.training.messages import cohort_from_message
-from podracer_evaluator.evaluation import PolicyEvaluation
+from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 logger = logging.getLogger(__name__)
 

@@ -184,8 +184,7 @@ def test_first_states_are_distributed_as_gymnasiums() -> None:
     ("environment_id", "kwargs", "complaint"),
     [
         ("Ant-v5", {"include_cfrc_ext_in_observation": True}, "must be false.*entry_point gymnasium.*:AntEnv"),
-        ("Humanoid-v5", {"contact_cost_weight": 5e-7}, "contact_cost_weight: must be 0.*:HumanoidEnv"),
-        ("HumanoidStandup-v5", {"impact_cost_weight": 1}, "impact_cost_weight: must be 0.*:HumanoidStandupEnv"),
+        ("Humanoid-v5", {"contact_cost_weight": "much"}, "contact_cost_weight: expected a number"),
         ("HalfCheetah-v5", {"engine": "bullet"}, "kwargs.engine: expected auto or mujoco or warp, got 'bullet'"),
         ("HalfCheetah-v5", {"frame_skip": 0}, "frame_skip must be 1 to 1000, not 0"),
         ("HalfCheetah-v5", {"frame_skip": 10**9}, "frame_skip must be 1 to 1000, not 1000000000"),

@@ -22,11 +22,11 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.vec_environment import Step
 
 NUM_ENVS = 4
-# Gymnasium's own defaults, contact forces aside.
-WITHOUT_CONTACT_FORCES: dict[str, dict[str, Any]] = {
-    "Ant-v5": {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0},
-    "Humanoid-v5": {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0},
-    "HumanoidStandup-v5": {"include_cfrc_ext_in_observation": False, "impact_cost_weight": 0},
+# Gymnasium's own defaults, contact forces in observations aside; training leaves out their cost, too.
+CONTACT_WEIGHTS = {
+    "Ant-v5": "contact_cost_weight",
+    "Humanoid-v5": "contact_cost_weight",
+    "HumanoidStandup-v5": "impact_cost_weight",
 }
 IDS = (
     "Ant-v5",
@@ -52,9 +52,11 @@ def _no_log_file_of_gymnasium() -> None:
     mujoco.MjLogConfig.set(config)
 
 
-def make(environment_id: str, num_envs: int = NUM_ENVS, limit: int | None = None, **kwargs: Any) -> MuJoCoEnvironment:
+def make(
+    environment_id: str, num_envs: int = NUM_ENVS, limit: int | None = None, *, evaluation: bool = False, **kwargs: Any
+) -> MuJoCoEnvironment:
     spec = EnvironmentSpec(id=environment_id, kwargs=kwargs, max_episode_steps=limit)
-    environment = make_vec_environment(spec, num_envs)
+    environment = make_vec_environment(spec, num_envs, evaluation=evaluation)
     assert isinstance(environment, MuJoCoEnvironment)
     return environment
 
@@ -62,9 +64,14 @@ def make(environment_id: str, num_envs: int = NUM_ENVS, limit: int | None = None
 class Reference:
     """N of Gymnasium's own."""
 
-    def __init__(self, environment: MuJoCoEnvironment, environment_id: str, limit: int | None, **kwargs: Any) -> None:
+    def __init__(
+        self, environment: MuJoCoEnvironment, environment_id: str, limit: int | None, *, charged: bool, **kwargs: Any
+    ) -> None:
         self.ours = environment
-        options = WITHOUT_CONTACT_FORCES.get(environment_id, {}) | kwargs
+        options = kwargs
+        if environment_id in CONTACT_WEIGHTS:
+            options = {"include_cfrc_ext_in_observation": False, **options}
+            options |= {} if charged else {CONTACT_WEIGHTS[environment_id]: 0}
         self.wrapped = [
             gymnasium.make(environment_id, max_episode_steps=limit, **options) for _ in range(environment.num_envs)
         ]
@@ -103,10 +110,12 @@ class Reference:
             np.testing.assert_allclose(observation[row].numpy(), expected, rtol=2e-6, atol=1e-6)
 
 
-def compare(environment_id: str, steps: int, limit: int | None = None, **kwargs: Any) -> tuple[int, int]:
+def compare(
+    environment_id: str, steps: int, limit: int | None = None, *, evaluation: bool = False, **kwargs: Any
+) -> tuple[int, int]:
     """Step both `steps` times; returns how many episodes were terminated and truncated."""
-    ours = make(environment_id, limit=limit, **kwargs)
-    reference = Reference(ours, environment_id, limit, **kwargs)
+    ours = make(environment_id, limit=limit, evaluation=evaluation, **kwargs)
+    reference = Reference(ours, environment_id, limit, charged=evaluation, **kwargs)
     assert ours.observation_space.shape == reference.wrapped[0].observation_space.shape
     assert ours.action_space == reference.wrapped[0].action_space
     everyone = list(range(ours.num_envs))
@@ -135,6 +144,21 @@ def test_200_steps_are_gymnasiums(environment_id: str) -> None:
     assert (terminated > 0) == (environment_id not in NEVER_ENDING)
     _, truncated = compare(environment_id, 30, limit=3)
     assert truncated >= 5 * NUM_ENVS
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "kwargs"),
+    [
+        ("Ant-v5", {}),
+        ("Ant-v5", {"contact_cost_weight": 1.0, "terminate_when_unhealthy": False}),
+        ("Humanoid-v5", {"terminate_when_unhealthy": False}),
+        ("Humanoid-v5", {"contact_cost_weight": 1e-3, "terminate_when_unhealthy": False}),
+        ("HumanoidStandup-v5", {}),
+    ],
+)
+def test_an_evaluation_charges_for_contacts(environment_id: str, kwargs: dict[str, Any]) -> None:
+    """Gymnasium's default reward, through restarts; the second weights reach its limits."""
+    compare(environment_id, 100, limit=60, evaluation=True, **kwargs)
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,9 @@ def test_a_video_of_the_callers_environment(own: podracer.Result, tmp_path: Path
     assert recording.path.stat().st_size > 0
 
 
-def test_a_figure_shows_members_the_best_and_the_target(cartpole: podracer.Result, tmp_path: Path) -> None:
+def test_a_figure_shows_training_members_the_best_and_the_target(cartpole: podracer.Result, tmp_path: Path) -> None:
     figure = cartpole.plot()
-    assert len(figure.axes[0].lines) == 2 + 1 + 1
+    assert len(figure.axes[0].lines) == 1 + 2 + 1 + 1
     figure.savefig(tmp_path / "looks.png")
 
 

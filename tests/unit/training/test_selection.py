@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable
@@ -489,3 +490,37 @@ def test_a_member_that_breaks_more_episodes_than_the_others_gains_nothing(algori
     with_breaks = stage.selection.candidates[0].result
     assert with_breaks.mean == 9.0
     assert stage.selection.counted(with_breaks).mean == (9.0 + 2.0) / 2, "2 is the lowest return of all"
+
+
+class BesideJudge(ScriptedJudge):
+    """In a process beside training: an answer comes after as long as its episodes take."""
+
+    beside = True
+
+    def __init__(self, episode_s: float) -> None:
+        super().__init__([], [0.0] * 10, delayed=True)
+        self.stage: Stage | None = None
+        self.episode_s = episode_s
+
+    def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
+        assert self.stage is not None
+        self.cost_s = sum(len(order.members) * len(order.seeds) for order in self.waiting) * self.episode_s
+        self.released = self.stage.elapsed_s >= self.stage.selection._orders.busy_since_s + self.cost_s
+        self.looks.extend([[0.0, 0.0]])
+        return super().poll()
+
+
+@pytest.mark.parametrize("episode_s", [0.005, 0.2, 1.0])  # with many cores; with two; of a slow machine
+@pytest.mark.parametrize("plan", [{}, {"duration_s": None, "target": 9.0}])
+def test_looks_beside_training_come_every_few_seconds(algorithm: Algorithm, episode_s: float, plan: dict) -> None:
+    """However little of the fraction the round's end would leave for them."""
+    judge = BesideJudge(episode_s)
+    stage = judge.stage = Stage(algorithm, judge, **{"duration_s": 150.0, **plan})
+    looked: list[float] = []
+    while stage.elapsed_s < 100.0:
+        stage.elapsed_s += 0.1
+        stage.steps += 10
+        if stage.selection.step():
+            looked.append(stage.elapsed_s)
+    assert all(after - before <= 5.0 for before, after in itertools.pairwise([0.0, *looked, 100.0]))
+    assert stage.selection.spent_s == 0.0

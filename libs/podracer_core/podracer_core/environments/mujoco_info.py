@@ -8,7 +8,7 @@ from typing import Literal
 
 from podracer_core.catalogue.environments.info import ArgumentInfo, EnvironmentInfo
 from podracer_core.catalogue.spaces import BoxSpace
-from podracer_core.errors import FieldViolation, InvalidInput
+from podracer_core.errors import InvalidInput
 
 Engine = Literal["auto", "mujoco", "warp"]
 
@@ -17,8 +17,8 @@ _MEANINGS = {
     "frame_skip": "physics steps that make one step",
     "forward_reward_weight": "of the velocity along x",
     "ctrl_cost_weight": "of the sum of squared actions",
-    "contact_cost_weight": "must be 0: contact forces are not computed here",
-    "impact_cost_weight": "must be 0: contact forces are not computed here",
+    "contact_cost_weight": "of the contact forces; only evaluations charge it",
+    "impact_cost_weight": "of the contact forces; only evaluations charge it",
     "healthy_reward": "for every step that is healthy",
     "main_body": "whose velocity counts, a number or a name",
     "terminate_when_unhealthy": "end the episode with the first unhealthy step",
@@ -30,7 +30,7 @@ _MEANINGS = {
     "include_cinert_in_observation": "mass and inertia of the bodies",
     "include_cvel_in_observation": "velocities of the bodies",
     "include_qfrc_actuator_in_observation": "forces of the motors",
-    "include_cfrc_ext_in_observation": "must be false: contact forces are not computed here",
+    "include_cfrc_ext_in_observation": "must be false: observations have no contact forces",
     "reward_dist_weight": "of the distance to the goal",
     "reward_near_weight": "of the distance of arm and cylinder",
     "reward_control_weight": "of the sum of squared actions",
@@ -45,6 +45,11 @@ class TaskArguments:
     max_episode_steps: int | None = 1000
     xml_file: str
     frame_skip: int
+
+    @property
+    def contact_weight(self) -> float:
+        """Of the contact forces, in evaluations."""
+        return float(getattr(self, "contact_cost_weight", getattr(self, "impact_cost_weight", 0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +113,13 @@ class AntArguments(WalkArguments):
     xml_file: str = "ant.xml"
     frame_skip: int = 5
     ctrl_cost_weight: float = 0.5
-    contact_cost_weight: float = 0.0
+    contact_cost_weight: float = 5e-4
     main_body: int | str = 1
     healthy_z_range: tuple[float, float] = (0.2, 1.0)
     include_cfrc_ext_in_observation: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_contact_forces(self, "ant_v5:AntEnv", "contact_cost_weight")
+        _refuse_contact_forces(self, "ant_v5:AntEnv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,23 +140,23 @@ class HumanoidParts(TaskArguments):
 class HumanoidArguments(HumanoidParts):
     xml_file: str = "humanoid.xml"
     forward_reward_weight: float = 1.25
-    contact_cost_weight: float = 0.0
+    contact_cost_weight: float = 5e-7
     healthy_reward: float = 5.0
     terminate_when_unhealthy: bool = True
     healthy_z_range: tuple[float, float] = (1.0, 2.0)
     engine: Engine = "auto"
 
     def __post_init__(self) -> None:
-        _refuse_contact_forces(self, "humanoid_v5:HumanoidEnv", "contact_cost_weight")
+        _refuse_contact_forces(self, "humanoid_v5:HumanoidEnv")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HumanoidStandupArguments(HumanoidParts):
     xml_file: str = "humanoidstandup.xml"
-    impact_cost_weight: float = 0.0
+    impact_cost_weight: float = 5e-7
 
     def __post_init__(self) -> None:
-        _refuse_contact_forces(self, "humanoidstandup_v5:HumanoidStandupEnv", "impact_cost_weight")
+        _refuse_contact_forces(self, "humanoidstandup_v5:HumanoidStandupEnv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,20 +193,17 @@ class ReacherArguments(TaskArguments):
     reward_control_weight: float = 1.0
 
 
-# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `mujoco.batch.Batch` does not, and
-# a sensor that makes MuJoCo compute contact forces (`cfrc_ext`) within the step does so at the first stage of the
-# Runge-Kutta integrator, not at the last as Gymnasium's call does. Rather than other numbers under the same name there
-# are none, neither in an observation nor in a reward.
-def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str, weight: str) -> None:
-    """InvalidInput if a task is asked for contact forces; `entry_point` is Gymnasium's class, which has them."""
-    wrong = [
-        FieldViolation(f"environment.kwargs.{name}", f"must be {right}: contact forces are not computed here")
-        for name, right in (("include_cfrc_ext_in_observation", "false"), (weight, "0"))
-        if getattr(asked, name)
-    ]
-    if wrong:
-        hint = f"for Gymnasium's own, in processes, name the entry_point gymnasium.envs.mujoco.{entry_point}"
-        raise InvalidInput("; ".join([*map(str, wrong), f"{hint} instead of the id"]), violations=wrong)
+# Gymnasium calls `mj_rnePostConstraint` on every world after the last physics step. `BatchPhysics` does so in
+# evaluations. MuJoCo Warp's contacts are others. Rather than show other numbers under the same name, no observation has
+# contact forces, and training is not charged for them.
+def _refuse_contact_forces(asked: AntArguments | HumanoidParts, entry_point: str) -> None:
+    """InvalidInput if a task is asked to show contact forces; `entry_point` is Gymnasium's class, which does."""
+    if asked.include_cfrc_ext_in_observation:
+        problem = (
+            "must be false: contact forces are not observed here; for Gymnasium's own environment, in processes, name "
+            f"the entry_point gymnasium.envs.mujoco.{entry_point} instead of the id"
+        )
+        raise InvalidInput.of("environment.kwargs.include_cfrc_ext_in_observation", problem)
 
 
 def _task(

@@ -31,9 +31,9 @@ def make_vec_environment(
 ) -> VecEnvironment:
     """N environments of `spec`: in this process for a batched class, else in their own processes.
 
-    `evaluation`: make them for evaluation, for classes with `deterministic_evaluation`. `own`: the caller's batched
-    class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an unknown id, invalid
-    kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
+    `evaluation`: make them for evaluation, for MuJoCo's and classes with `deterministic_evaluation`. `own`: the
+    caller's batched class, whose errors are its own. `options` are `PreprocessVecEnv`'s. Raises InvalidInput for an
+    unknown id, invalid kwargs or an unsupported device, UserCodeFailed if the user's environment does not start.
     """
     batched = own or batched_class(spec)
     if batched is None:
@@ -43,20 +43,21 @@ def make_vec_environment(
         raise InvalidInput(f"{spec.name} runs on {places} only, not on {device}", environment=spec.name, device=device)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     arguments = limit | spec.arguments
-    if batched.deterministic_evaluation:
+    place: dict[str, Any] = {"device": device}
+    if batched.deterministic_evaluation or _is_mujoco(spec):
+        place["evaluation"] = evaluation
         if "evaluation" in arguments:
             message = f"Podracer sets this argument of {spec.name}; leave it out"
             raise InvalidInput(message, field="environment.kwargs.evaluation")
-        arguments["evaluation"] = evaluation
     try:
-        inspect.signature(batched).bind(num_envs, device=device, **arguments)
+        inspect.signature(batched).bind(num_envs, **place, **arguments)
     except TypeError as error:
         raise InvalidInput(f"{spec.name} does not take these: {error}", field="environment.kwargs") from error
     if _is_built_in(spec):
         arguments = typed_arguments(batched, arguments)
     constructor: Any = batched
     try:
-        environment: VecEnvironment = constructor(num_envs, device=device, **arguments)
+        environment: VecEnvironment = constructor(num_envs, **place, **arguments)
     # A model without the body that the task is about, say, or a number that no array can hold.
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         if own:
@@ -74,6 +75,20 @@ def runs_on(spec: EnvironmentSpec, device: torch.device | str) -> bool:
 
 def _is_built_in(spec: EnvironmentSpec) -> bool:
     return bool(spec.id) and find_environment(spec.id).backend in ("torch", "mujoco")
+
+
+def _is_mujoco(spec: EnvironmentSpec) -> bool:
+    return bool(spec.id) and find_environment(spec.id).backend == "mujoco"
+
+
+def evaluation_device(spec: EnvironmentSpec, device: str) -> str:
+    """The device to evaluate on where training is on `device`: the CPU for MuJoCo's, which C MuJoCo then steps."""
+    return "cpu" if _is_mujoco(spec) else device
+
+
+def is_evaluated_beside(spec: EnvironmentSpec, device: torch.device | str) -> bool:
+    """Whether `spec`, trained on `device`, is evaluated in a process beside training: what MuJoCo Warp trains."""
+    return _is_mujoco(spec) and (torch.device(device).type == "cuda" or spec.kwargs.get("engine") == "warp")
 
 
 def batched_class(spec: EnvironmentSpec) -> type[VecEnvironment] | None:

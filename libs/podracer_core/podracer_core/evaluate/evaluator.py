@@ -29,8 +29,8 @@ class Acting(Protocol):
 class GreedyEpisodes:
     """The first episode of each of N environments, in the rows from `first_row` of each member's blocks.
 
-    On a CUDA device several steps are one graph. If the environment cannot be captured (MuJoCo Warp has its own graph),
-    only the policy is. So all tensors, `actor`'s included, keep their memory, and `begin` reuses it.
+    On a CUDA device several steps are one graph. If the environment cannot be captured, only the policy is.
+    So all tensors, `actor`'s included, keep their memory, and `begin` reuses it.
 
     returns   float64 [N], as everything until each one's first end
     lengths   int64 [N]

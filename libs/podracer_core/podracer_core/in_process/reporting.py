@@ -57,8 +57,11 @@ class ProgressLine:
         if text:
             self._out.write(f"{text}\n")
 
-    def show(self, seconds: float, env_steps: int, best: float, *, last: bool = False) -> None:
-        """Show the progress; `best` is -inf before the first look. Writes once per interval, and at the end."""
+    def show(
+        self, seconds: float, env_steps: int, best: float, *, training: float = math.nan, last: bool = False
+    ) -> None:
+        """Show the progress. `best` is -inf before the first look; `training`: the mean return of training episodes,
+        NaN before the first. Writes once per interval, and at the end."""
         passed_s = seconds - self._shown_s
         if passed_s < self._interval_s and not last:
             return
@@ -67,18 +70,19 @@ class ProgressLine:
         if last and seconds > 0.0:
             self._rate = env_steps / seconds
         self._shown_s, self._shown_steps = seconds, env_steps
-        text = self._text(seconds, env_steps, best, last)
+        text = self._text(seconds, env_steps, best, training, last)
         padding = " " * max(0, self._width - len(text))
         self._width = len(text)
         start, end = ("\r", "\n" if last else "") if self._is_live else ("", "\n")
         self._out.write(f"{start}{text}{padding}{end}")
         self._out.flush()
 
-    def _text(self, seconds: float, env_steps: int, best: float, last: bool) -> str:
+    def _text(self, seconds: float, env_steps: int, best: float, training: float, last: bool) -> str:
         target = "" if self._order.target is None else f" (target {self._order.target:g})"
         parts = [
             f"{env_steps:,} steps",
             f"{self._rate:,.0f} steps/s",
+            *([] if math.isnan(training) else [f"training {training:.4g}"]),
             f"best {'–' if math.isinf(best) else f'{best:.4g}'}{target}",
             _clock(seconds),
         ]

@@ -138,6 +138,7 @@ class Result:
     policy       the policy
     best         its evaluation: mean, 95 % interval, and the returns of its greedy episodes; None without one
     history      the looks at the members during training, oldest first
+    training     environment steps, and the mean return of the training episodes that ended last then; it is not saved
     stopped_by   "target", "steps", "seconds", "callback", "interrupt", "diverged" or "error"; "" if unknown
     error        what ended training, if an error did
     warnings     what training told by warnings: of the environment, broken episodes, a cut of evaluation episodes
@@ -152,10 +153,12 @@ class Result:
         stopped_by: str = "",
         target: float | None = None,
         *,
+        training: Sequence[tuple[int, float]] = (),
         error: Exception | None = None,
     ) -> None:
         """`source`: of the environment; default: the checkpoint's. Raises InvalidInput if the checkpoint cannot act."""
         self.checkpoint, self.history, self.stopped_by = checkpoint, tuple(history), stopped_by
+        self.training = tuple(training)
         self.policy = Policy(checkpoint)
         self._stored = EnvironmentSpec.from_metadata(checkpoint.metadata["environment"])
         self._source, self._target = source, target
@@ -220,13 +223,13 @@ class Result:
         return record_video(source.spec, self.policy.act, path, seed=seed, make=source.make)
 
     def plot(self) -> Any:
-        """A matplotlib figure of the looks: mean greedy return of each member by environment steps.
+        """A matplotlib figure by environment steps: mean greedy return of each member's looks, and training's returns.
 
         Raises PreconditionFailed without the extra podracer-core[plot].
         """
         from podracer_core.in_process.plotting import plot_looks
 
-        return plot_looks(self.history, f"{self.algorithm} in {self.environment}", self._target)
+        return plot_looks(self.history, f"{self.algorithm} in {self.environment}", self._target, self.training)
 
     def save(self, path: Path | str) -> Path:
         """Save a checkpoint to a folder, which `podracer evaluate`, `serve` and `export` accept. Or save the parts that

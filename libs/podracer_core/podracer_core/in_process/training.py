@@ -30,7 +30,7 @@ from podracer_core.collect import Collector
 from podracer_core.environments.inspection import Inspection
 from podracer_core.environments.processes.isolation import IsolationProof
 from podracer_core.environments.processes.row_processes import core_count
-from podracer_core.environments.registry import require_device
+from podracer_core.environments.registry import is_evaluated_beside, require_device
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput, PreconditionFailed, TimeUp
@@ -42,7 +42,8 @@ from podracer_core.in_process.order import Order, check_order, unknown_argument
 from podracer_core.in_process.reporting import Breakages, Look, ProgressLine, interrupts
 from podracer_core.in_process.result import Result, Start, begin_from, find_start
 from podracer_core.random_numbers import member_seeds
-from podracer_core.training.evaluation_backend import InProcessBackend
+from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
+from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.plan import RoundPlan, Statistic
 from podracer_core.training.session import TrainingSession
 from podracer_core.training.sizes import fitting_algorithm, fitting_envs, fitting_horizon, usual_envs_per_member
@@ -200,7 +201,11 @@ class _Training:
         self._base_env_steps = 0 if order.start is None else int(order.start.metadata.get("env_steps", 0))
         collector = Collector(environment, self._algorithm.actor, torch.tensor(self._seeds))
         self._source = InProcessSource(collector, self._algorithm)
-        self._backend = InProcessBackend(self._open_judged, all_alike=source.all_alike)
+        self._backend: EvaluationBackend = (
+            ProcessBackend(self._algorithm.cohort, source.spec)
+            if is_evaluated_beside(source.spec, self._device)
+            else InProcessBackend(self._open_judged, all_alike=source.all_alike)
+        )
         held.callback(self._backend.close)
         self._spaces = to_json(observed), to_json(from_gymnasium(environment.action_space))
         if self._line is not None:
@@ -211,6 +216,7 @@ class _Training:
         self._former: list[tuple[int, list[Values]]] = []  # what `values` were up to a version of the policies
         self._replaced_at = 0.0  # part of training when members were last replaced
         self._looks: list[Look] = []
+        self._returns: list[tuple[int, float]] = []  # of training episodes, by steps
         self._best_mean, self._stopped_by = -math.inf, ""
         self._waits_at_s = 0.0  # when the device is waited for next, to tell where training stands
         self._session = self._begin()
@@ -379,8 +385,13 @@ class _Training:
             self._stopped_by = self._stopped_by or "diverged"
             self._breakages.warn("the gradients of all members were not finite: training has ended")
         self._go_on(self._breakages.check)
+        progress = self._session.progress()
+        known = [mean for mean in progress.returns if not math.isnan(mean)]
+        training, env_steps = math.fsum(known) / len(known) if known else math.nan, sum(progress.env_steps)
+        if known:
+            self._returns.append((env_steps, training))
         if self._line is not None:
-            self._line.show(self._elapsed_s, sum(self._session.moment().env_steps), self._best_mean, last=last)
+            self._line.show(self._elapsed_s, env_steps, self._best_mean, training=training, last=last)
 
     def _replace(self, means: Sequence[float]) -> None:
         """Replace the worst members by children of the best, once per tenth of training."""
@@ -441,7 +452,7 @@ class _Training:
         }
         return Result(
             Checkpoint(groups, metadata, {}), order.source, self._looks, self._stopped_by, order.target,
-            error=self._error,
+            training=self._returns, error=self._error,
         )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class EvaluationOrder:
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
     """One result for each policy of the order; none if the order was lost or replaced by a newer one. `duration_s`:
-    seconds of processors, or of the GPU if the policies act on one, without the start of environments."""
+    seconds of processors, without the start of environments; of a clock if the policies act on a GPU or `beside` it."""
 
     order_id: int
     results: tuple[EvaluationResult, ...]
@@ -62,11 +62,13 @@ class EvaluationBackend(ABC):
     """Evaluates orders in the order of submission, here or elsewhere.
 
     blocking         whether training waits meanwhile
+    beside           whether looks take nothing from training: neither its processors nor its device
     evaluator_count  evaluators connected now
     left_s           the seconds that evaluations may still take; then their unfinished episodes are left out
     """
 
     blocking: bool = False
+    beside: bool = False
     evaluator_count: int = 0
     left_s: Callable[[], float] = staticmethod(lambda: math.inf)
 

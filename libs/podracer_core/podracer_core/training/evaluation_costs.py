@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from podracer_core.training.evaluation_backend import EvaluationAnswer
+from podracer_core.training.evaluation_backend import EvaluationAnswer, EvaluationBackend
 from podracer_core.training.plan import RoundPlan
 from podracer_core.training.snapshots import Moment
 
@@ -15,6 +15,7 @@ _LOOKS_AT_THE_END = 2  # what a round ends with costs about as much: a last look
 _KNOWN_PART = 0.02  # of a round; after it the use of the whole round can be extrapolated
 _MOST_PACE = 5.0  # what takes longer than so was not evaluating, but starting environments
 _LOOK_PART = 4  # a look in the middle of a round takes at most such a part of what evaluation may take
+_LOOK_S = 1.5  # of a look beside training
 
 
 class EvaluationSchedule:
@@ -26,8 +27,10 @@ class EvaluationSchedule:
     A round begins with a credit for the first look and, with a target, for more looks: a lucky policy comes and goes
     within a few updates. If the round's length is known, the fraction holds at its end: the cost of the last
     evaluations is reserved. The fraction also holds if training continues meanwhile (not `blocking`): evaluation takes
-    a core from it.
+    a core from it. Looks `beside` training take nothing from it, and are no part of the fraction.
     """
+
+    beside: bool = False
 
     def __init__(self, fraction: float, round_s: float | None = None, *, hunting: bool, blocking: bool = True) -> None:
         self._fraction = fraction
@@ -39,6 +42,8 @@ class EvaluationSchedule:
     def is_due(self, used_s: float, cost_s: float, *, promising: bool, whole: float = 1.0) -> bool:
         """Whether to look now, at a cost of `cost_s`. `promising`: the last look was close to the target; `whole`: the
         cost of a look with all episodes, as a multiple of `cost_s`."""
+        if self.beside:
+            return promising or used_s - self._last_end_s >= cost_s
         if not self._has_looked or not self._hunting:
             return self._leaves_the_end(used_s, cost_s, whole, credit=not self._has_looked)
         pause_s = cost_s * (0 if not self._blocking else 1 if promising else 2)
@@ -72,7 +77,7 @@ class EvaluationSchedule:
 
     def record(self, used_s: float, cost_s: float, *, screening: bool) -> None:
         """An evaluation of `cost_s` seconds has just ended."""
-        self.spent_s += cost_s
+        self.spent_s += 0.0 if self.beside and screening else cost_s
         if screening:
             self._has_looked, self._last_end_s = True, used_s
 
@@ -85,12 +90,15 @@ class EvaluationCosts:
     pace                 wall seconds per second of cost
     """
 
-    def __init__(self, plan: RoundPlan, members: int, blocking: bool, first_cost_s: Callable[[], float]) -> None:
+    def __init__(
+        self, plan: RoundPlan, members: int, backend: EvaluationBackend, first_cost_s: Callable[[], float]
+    ) -> None:
         """`first_cost_s` estimates the cost of the first look."""
-        self._plan, self._members, self._blocking, self._first_cost_s = plan, members, blocking, first_cost_s
+        self._plan, self._members, self._backend, self._first_cost_s = plan, members, backend, first_cost_s
         self.schedule = EvaluationSchedule(
-            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=blocking
+            plan.evaluation_fraction, plan.duration_s, hunting=plan.target is not None, blocking=backend.blocking
         )
+        self.schedule.beside = backend.beside
         self.measured_episode_s, self.pace, self._training_pace = 0.0, 1.0, 1.0
         self._lengths: dict[int, float] = {}  # how many times as long each member's are as the mean; 1 at least
 
@@ -142,6 +150,8 @@ class EvaluationCosts:
 
     def look_episodes(self, now: Moment) -> int:
         """The episodes of each member in a look during the round."""
+        if self._backend.beside:
+            return self.paid_episodes(_LOOK_S, at_least=1) if self.measured_episode_s else 1
         whole_s = self._whole_use_s(now)
         if whole_s is None:
             return self._plan.screening_episodes
@@ -152,7 +162,7 @@ class EvaluationCosts:
         cost_s = self.episode_s * self._members
         paid = seconds / cost_s if cost_s > 0.0 else math.inf
         most = self._plan.screening_episodes
-        if not self._blocking:  # in no more environments than a candidate: starting others would take seconds
+        if not self._backend.blocking:  # in no more environments than a candidate: starting others would take seconds
             most = max(1, min(most, self._plan.episodes // self._members))
         return int(max(at_least, min(paid, most)))
 

@@ -63,7 +63,7 @@ class Selection:
         self._algorithm, self._backend, self._plan = algorithm, backend, plan
         self._now, self._interrupted, self._returns = now, interrupted, returns
         self._orders = EvaluationOrders(algorithm, backend, plan.seed, base_env_steps, self._take)
-        self.costs = EvaluationCosts(plan, algorithm.members, backend.blocking, first_cost_s)
+        self.costs = EvaluationCosts(plan, algorithm.members, backend, first_cost_s)
         self._passed: list[Snapshot] = []  # passed the target in the last look, the best one last
         self._contenders = Contenders()
         self._concluding = False
@@ -285,7 +285,8 @@ class Selection:
 
     def _pause_s(self) -> float:
         """Wait briefly for a member that may have just reached the target: training is probably over."""
-        return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if self._orders.has_full else 0.0
+        waits = self._orders.has_full and not self._backend.beside  # there it would cost training time
+        return max(self._challenged_at + _PAUSE_S - time.monotonic(), 0.0) if waits else 0.0
 
     def _evaluate(self, snapshot: Snapshot, purpose: int, episodes: int) -> None:
         self._orders.evaluate(self._now(), snapshot, purpose, episodes, self._plan)

@@ -12,7 +12,7 @@ from podracer.orchestrator.v1 import pod_service_pb2
 from podracer_core.catalogue.extensions import GREEDY_EPISODES
 from podracer_core.catalogue.messages import environment_from_message
 from podracer_core.checkpoint import POLICY_GROUPS, Checkpoint, evaluate_checkpoints, pack_policy, rule_of
-from podracer_core.environments.registry import device_for
+from podracer_core.environments.registry import device_for, evaluation_device
 from podracer_core.errors import DeadlineExpired, InvalidInput
 from podracer_core.evaluate import EvaluationResult
 from podracer_core.evaluate.result import result_from_message, result_to_message
@@ -89,7 +89,8 @@ def _here(
     fetched: FetchedFiles,
     check: Callable[[], None],
 ) -> EvaluationResult:
-    device = device_for(config.device, environment_from_message(work.environment))
+    spec = environment_from_message(work.environment)
+    device = evaluation_device(spec, device_for(config.device, spec))
     with fetched.place() as placed:
         return evaluate_checkpoints(
             checkpoints,

@@ -22,12 +22,13 @@ from podracer_core.catalogue.environments.evaluation_steps import MOST_EPISODE_S
 from podracer_core.catalogue.messages import environment_from_message, space_from_message
 from podracer_core.catalogue.spaces import Space
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import device_for, evaluates_alike, make_vec_environment
+from podracer_core.environments.registry import device_for, evaluates_alike, is_evaluated_beside, make_vec_environment
 from podracer_core.environments.spaces import action_array_space, from_gymnasium, observation_array_space, to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 from podracer_core.jobs.messages import seconds_from_duration
 from podracer_core.storage.manifest import ManifestFile
 from podracer_core.training.evaluation_backend import EvaluationBackend, InProcessBackend
+from podracer_core.training.evaluation_process import ProcessBackend
 from podracer_core.training.member_states import resume_environments
 from podracer_core.training.messages import cohort_from_message
 from podracer_core.training.plan import RoundPlan
@@ -131,8 +132,7 @@ def _set_up_fused(
     resume_environments(collector, starts.environments)
     backend = None
     if starts.rank == 0 and not work.unjudged:
-        make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
-        backend = InProcessBackend(make_judged, evaluator=work.evaluation.evaluator, all_alike=evaluates_alike(placed))
+        backend = _local_backend(cohort, placed, device, work.evaluation.evaluator)
         held.callback(backend.close)
     return RoundSetup(
         cohort,
@@ -147,6 +147,13 @@ def _set_up_fused(
         _told(algorithm, envs),
         held.pop_all(),
     )
+
+
+def _local_backend(cohort: CohortConfig, placed: EnvironmentSpec, device: str, evaluator: str) -> EvaluationBackend:
+    if is_evaluated_beside(placed, device):
+        return ProcessBackend(cohort, placed, evaluator, keep=True)
+    make_judged = functools.partial(make_vec_environment, placed, evaluation=True)
+    return InProcessBackend(make_judged, evaluator=evaluator, all_alike=evaluates_alike(placed))
 
 
 def _told(algorithm: Algorithm, envs: int) -> str:

@@ -60,6 +60,14 @@ class StoredFile:
 
 Isolation = Literal["", "process"]
 
+CONTACT_WEIGHTS: Mapping[str, Mapping[str, float]] = {
+    "Ant-v5": {"contact_cost_weight": 5e-4},
+    "Humanoid-v5": {"contact_cost_weight": 5e-7},
+    "HumanoidStandup-v5": {"impact_cost_weight": 5e-7},
+}
+"""The default arguments for the cost of contacts. A record always has them: earlier versions, whose records have none,
+did not charge for contacts."""
+
 _ENTRY_POINT = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 
 
@@ -177,7 +185,7 @@ class EnvironmentSpec:
                 "id": self.id,
                 "entry_point": self.entry_point,
                 "code_path": self.code_path,
-                "kwargs": dict(self.kwargs),
+                "kwargs": {**CONTACT_WEIGHTS.get(self.id, {}), **self.kwargs},
                 "max_episode_steps": self.max_episode_steps,
                 "code": None if self.code is None else self.code.to_json(),
                 "data": data,
@@ -192,6 +200,8 @@ class EnvironmentSpec:
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
         """The inverse of `to_metadata`. Raises InvalidInput or TypeError for other values."""
         values = dict(metadata)
+        former = dict.fromkeys(CONTACT_WEIGHTS.get(values.get("id", ""), {}), 0.0)
+        values["kwargs"] = {**former, **values.get("kwargs", {})}
         code, data = values.pop("code", None), values.pop("data", {})
         values["observation_origin"] = tuple(values.get("observation_origin", ()))
         return cls(

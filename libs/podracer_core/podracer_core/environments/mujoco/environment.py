@@ -7,6 +7,7 @@ device, and whatever outlives it is written in place, so that it can be captured
 from __future__ import annotations
 
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -45,6 +46,9 @@ class MuJoCoEnvironment(VecEnvironment):
     observation_space: gymnasium.spaces.Box
     action_space: gymnasium.spaces.Box
 
+    contact_force_range: tuple[float, float] = (-math.inf, math.inf)  # of each force, for the cost of contacts
+    most_contact_cost: float = math.inf
+
     arguments_type: ClassVar[type[TaskArguments]]
     arguments: TaskArguments
 
@@ -55,11 +59,16 @@ class MuJoCoEnvironment(VecEnvironment):
         arguments = inspect.signature(cls.arguments_type).parameters.values()
         cls.__signature__ = inspect.Signature([*own, *arguments])  # type: ignore[attr-defined]
 
-    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **arguments: Any) -> None:
-        """`arguments` are those of `arguments_type`; `frame_skip` physics steps are one step of the environment."""
+    def __init__(
+        self, num_envs: int, device: torch.device | str = "cpu", *, evaluation: bool = False, **arguments: Any
+    ) -> None:
+        """`arguments` are those of `arguments_type`; `frame_skip` physics steps are one step of the environment.
+        `evaluation`: on C MuJoCo, and the reward includes the cost of contacts."""
         self.arguments = asked = self.arguments_type(**arguments)
-        engine: Engine = getattr(asked, "engine", "mujoco")
-        self.physics = physics = open_physics(engine, asked.xml_file, num_envs, device, self.fields())
+        engine: Engine = "mujoco" if evaluation else getattr(asked, "engine", "mujoco")
+        self.contact_weight = asked.contact_weight if evaluation else 0.0
+        fields = (*self.fields(), *(["cfrc_ext"] if self.contact_weight else []))
+        self.physics = physics = open_physics(engine, asked.xml_file, num_envs, device, fields)
         if not 1 <= asked.frame_skip <= _MOST_FRAMES:
             message = f"frame_skip must be 1 to {_MOST_FRAMES}, not {asked.frame_skip}"
             raise InvalidInput(message, frame_skip=asked.frame_skip)
@@ -239,6 +248,9 @@ class MuJoCoEnvironment(VecEnvironment):
         """One step under the present `ctrl`, always of the same tensors."""
         self.physics.step(self.frame_skip)
         reward, terminated = self.outcome((self.position() - self._position).div_(self.dt))
+        if self.contact_weight:
+            forces = self.physics.field("cfrc_ext").clamp(*self.contact_force_range).square().sum((1, 2))
+            reward = reward - forces.mul_(self.contact_weight).clamp_(max=self.most_contact_cost)
         out.reward.copy_(reward)
         out.terminated.copy_(terminated)
         self.observe(out.final_observation)

@@ -88,11 +88,19 @@ class BatchPhysics(Physics):
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self.dtype = torch.float64
-        self._batch = Batch(_without_islands(model), num_envs, min(torch.get_num_threads(), num_envs))
+        self._model = _without_islands(model)
+        # Only a persistent batch shows what contact forces follow from.
+        has_forces = "cfrc_ext" in fields
+        threads = min(torch.get_num_threads(), num_envs)
+        self._batch = Batch(self._model, num_envs, threads, persistent=has_forces)
+        self._scratch = mujoco.MjData(self._model) if has_forces else None
         # [N, …]: all that the next step depends on, MuJoCo's mjSTATE_INTEGRATION.
         self._rows = torch.from_numpy(self._batch.state)
         self._default_row = self._rows[:1].clone()
-        self._fields = {name: _live(self._batch.bind(name)) for name in ("qpos", "qvel", "ctrl", *fields)}
+        bound = ("qpos", "qvel", "ctrl", *(name for name in fields if name != "cfrc_ext"))
+        self._fields = {name: _live(self._batch.bind(name)) for name in bound}
+        if has_forces:
+            self._fields["cfrc_ext"] = torch.zeros(num_envs, model.nbody, 6, dtype=self.dtype)
         self._derived = tuple(fields)
         # [N, kind]: how often MuJoCo has warned of NaN, infinity or a full buffer.
         self._warnings = torch.from_numpy(self._batch.warning)[:, :, 1]
@@ -108,6 +116,10 @@ class BatchPhysics(Physics):
             self._batch.step(nstep=count)
         except SimulationError as error:  # the other worlds have gone on
             self._failed[torch.from_numpy(error.ids).long()] = True
+        if self._scratch is not None:  # as Gymnasium does after its step; a batch has no such call
+            for world, forces in enumerate(self._fields["cfrc_ext"].numpy()):
+                mujoco.mj_rnePostConstraint(self._model, self._batch.get_data(world, self._scratch))
+                forces[:] = self._scratch.cfrc_ext
 
     def restart(self, rows: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         """See `Physics.restart`."""

@@ -1,4 +1,6 @@
-"""Ant-v5, Humanoid-v5 and HumanoidStandup-v5: Gymnasium's, without contact forces (see `mujoco_info`).
+"""Ant-v5, Humanoid-v5 and HumanoidStandup-v5: Gymnasium's, without contact forces in the observation.
+
+Evaluations subtract the cost of these forces from the reward as Gymnasium does; training leaves it out.
 
 The humanoids are of Tassa, Erez and Todorov 2012, "Synthesis and Stabilization of Complex Behaviors through Online
 Trajectory Optimization". Both observe float32 [N, 270], in this order: positions (x and y left out), velocities, then
@@ -8,8 +10,8 @@ for all bodies but the world
     cvel            velocity in that frame, 6 a body
     qfrc_actuator   the forces of the motors, one a coordinate other than the root's
 
-Action [N, 17]: torques of the hinges. With `include_cfrc_ext_in_observation` true and a weight of contacts of 5e-7 they
-would be Gymnasium's defaults; anything but false and 0 is InvalidInput.
+Action [N, 17]: torques of the hinges. Gymnasium's default is `include_cfrc_ext_in_observation` true; here it is
+InvalidInput.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ class Ant(MuJoCoEnvironment):
     Schulman, Moritz, Levine, Jordan and Abbeel 2016, "High-Dimensional Continuous Control Using Generalized Advantage
     Estimation". Observation float32 [N, 27]: positions (x and y left out) and velocities. Action [N, 8]: torques of
     the hinges. Reward: forward velocity of `main_body` (number or name), plus 1 while healthy, minus 0.5 · Σ action².
-    It ends when unhealthy: height of the torso out of its range. With `include_cfrc_ext_in_observation` true and
-    `contact_cost_weight` 5e-4 it would be Gymnasium's default; anything but false and 0 is InvalidInput.
+    It ends when unhealthy: height of the torso out of its range.
     """
 
     arguments_type = AntArguments
+    contact_force_range = (-1.0, 1.0)
     arguments: AntArguments
 
     def fields(self) -> Sequence[str]:
@@ -84,6 +86,7 @@ class HumanoidStandup(MuJoCoEnvironment):
     """
 
     arguments_type = HumanoidStandupArguments
+    most_contact_cost = 10.0
     arguments: HumanoidStandupArguments
 
     def fields(self) -> Sequence[str]:
@@ -112,6 +115,7 @@ class Humanoid(MuJoCoEnvironment):
     """
 
     arguments_type = HumanoidArguments
+    most_contact_cost = 10.0
     arguments: HumanoidArguments
 
     def fields(self) -> Sequence[str]:

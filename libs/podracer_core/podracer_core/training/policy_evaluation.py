@@ -1,4 +1,4 @@
-"""The evaluation of a cohort's policies for one learner, without gRPC."""
+"""The evaluation of a cohort's policies that come from another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
-from podracer_core.environments.registry import evaluates_alike, make_vec_environment
+from podracer_core.environments.registry import evaluates_alike, evaluation_device, make_vec_environment
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
 from podracer_core.evaluate import EvaluationResult
@@ -36,9 +36,10 @@ class PolicyEvaluation:
     ) -> None:
         """`check` raises to cancel an evaluation; `evaluator` is a name. Raises UserCodeFailed if the environment does
         not start, and InvalidInput if there is no such evaluator."""
-        self._cohort, self._spec, self._device = cohort, environment, device
+        self._cohort, self._spec = cohort, environment
+        self._device = device = evaluation_device(environment, device)
         self._index = {member.name: index for index, member in enumerate(cohort.members)}
-        with_spaces = make_vec_environment(environment, 1, device)
+        with_spaces = self._make_environment(1)
         self._spaces = with_spaces.observation_space, with_spaces.action_space
         with_spaces.close()
         self._backend = InProcessBackend(

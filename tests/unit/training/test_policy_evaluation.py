@@ -12,7 +12,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.errors import InvalidInput, Unavailable
-from podracer_evaluator.evaluation import PolicyEvaluation
+from podracer_core.training.policy_evaluation import PolicyEvaluation
 
 SPEC = EnvironmentSpec(id="CartPole-v1", max_episode_steps=40)
 COHORT = CohortConfig("ppo", tuple(MemberConfig(f"a{seed}", seed) for seed in (1, 2, 3)), {"hidden_sizes": (16,)})
