@@ -116,7 +116,7 @@ ENTRYPOINT ["python", "-m", "podracer_leaderboard"]
 
 FROM python AS pod
 ARG VARIANT=cpu
-# Triton compiles how its kernels are called when they are first used, into /tmp.
+# Triton compiles how its kernels are called when they are first used.
 RUN if [ "$VARIANT" = cuda ]; then \
       apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
     fi
