@@ -485,6 +485,6 @@ def make_spec() -> Callable[..., job_pb2.JobSpec]:
 def description() -> environment_pb2.EnvironmentDescription:
     """What an inspection finds out of some environment: four numbers to look at, two actions."""
     found = environment_pb2.EnvironmentDescription(backend="gym")
-    found.observation_space.box.shape.append(4)
+    found.observation_space.box.MergeFrom(environment_pb2.BoxSpace(shape=[4], low=[-1.0], high=[1.0]))
     found.action_space.discrete.n = 2
     return found
