@@ -99,7 +99,8 @@ def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) 
         actor = load_actor(load(pod, member.candidate.checkpoint))
         evaluator = GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
         (again,) = evaluator.evaluate(actor, member.candidate.seeds)
-        assert again.returns == tuple(member.candidate.returns)
+        # The last bits of a sine depend on its place in a vector of the processor, so on how many are played at once.
+        assert list(again.returns) == pytest.approx(list(member.candidate.returns), rel=1e-6)
 
 
 def differences(lab: Any, one: Any, other_lab: Any, other: Any) -> dict[str, float]:
