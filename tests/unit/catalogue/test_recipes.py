@@ -14,7 +14,7 @@ from podracer_core.catalogue.recipes import RECIPES, Recipe, find_recipe
 from podracer_core.in_process.environments import find_source
 from podracer_core.in_process.order import Order
 from podracer_core.jobs.search import Dimension, Search
-from podracer_core.jobs.spec import validate_action_space
+from podracer_core.jobs.spec import validate_spaces
 
 DOCS = Path(__file__).parents[3] / "docs"
 CELLS = [(kind, device, cell) for kind, row in RECIPES.items() for device, cell in row.items()]
@@ -35,7 +35,7 @@ def test_every_cell_is_possible_and_has_its_evidence(kind: str, device: str, rec
     tasks = [each for each in BUILT_IN.values() if find_recipe(EnvironmentSpec(each.id), device) is recipe]
     assert tasks or kind == "processes"
     for action_space in {each.action_space for each in tasks} - {None}:
-        validate_action_space(Search().filled(recipe, action_space), action_space)
+        validate_spaces(Search().filled(recipe, action_space), tasks[0].observation_space or action_space, action_space)
 
 
 def test_a_kind_is_known_by_the_catalogue_and_by_the_class() -> None:
