@@ -95,12 +95,14 @@ def test_the_evaluation_of_a_hopeless_candidate_ends_early(pod: Any, train_work:
 def test_a_candidates_stored_returns_come_again(pod: Any, train_work: MakeWork) -> None:
     torch.set_num_threads(1)
     result = finished(pod.orchestrator.offer(train=train_work("Pendulum-v1", steps=300, episodes=9))).train
-    for member in result.members:
-        actor = load_actor(load(pod, member.candidate.checkpoint))
+    # The best one is evaluated in full in any case. A look, by which another is judged where time is short, is played
+    # in blocks of its own size: its last digits do not come again.
+    full = [member.candidate for member in result.members if len(member.candidate.returns) == 9]
+    assert full
+    for candidate in full:
         evaluator = GreedyEvaluator(lambda count: make_vec_environment(EnvironmentSpec(id="Pendulum-v1"), count))
-        (again,) = evaluator.evaluate(actor, member.candidate.seeds)
-        # The last bits of a sine depend on its place in a vector of the processor, so on how many are played at once.
-        assert list(again.returns) == pytest.approx(list(member.candidate.returns), rel=1e-6)
+        (again,) = evaluator.evaluate(load_actor(load(pod, candidate.checkpoint)), candidate.seeds)
+        assert again.returns == tuple(candidate.returns)
 
 
 def differences(lab: Any, one: Any, other_lab: Any, other: Any) -> dict[str, float]:
