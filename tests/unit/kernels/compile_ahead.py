@@ -23,7 +23,9 @@ BINARIES = Path(triton.backends.nvidia.__file__).parent / "bin"
 capability = int(sys.argv[1])
 for sizes, choices in FORMS.items():
     parameters = sum(left * right + right for left, right in pairwise(sizes)) + (0 if choices else sizes[-1])
-    constants = gradient_meta(sizes, choices, len(choices) or sizes[-1], True, 0, True, parameters, "tf32")
+    constants = gradient_meta(
+        sizes, choices, len(choices) or sizes[-1], True, 0, True, parameters, "tf32", divmod(capability, 10)
+    )
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
     names = gradient_kernel.arg_names
     types = dict.fromkeys(("parameters", "columns", "hyperparameters", "partial", "sums"), "*fp32")

@@ -4,6 +4,7 @@ asks only once whether it interprets."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -152,8 +153,21 @@ def test_gradients_are_autograds_and_steps_those_of_the_eager_form(
     assert torch.equal(kernels.active, eager.active)
 
 
-def test_what_stays_eager(make: Make) -> None:
-    space = SPACES["categorical"]
-    for hidden, other in (((8, 65), space), ((8, 8, 8, 8), space), ((8,), gymnasium.spaces.MultiBinary(3))):
-        with pytest.raises(AssertionError):
-            make(other, 1, hidden, "tanh", True)
+class OwnLoss(PPO):
+    """It may have overridden a loss."""
+
+
+@pytest.mark.parametrize(
+    ("space", "hidden", "kind"),
+    [
+        (SPACES["categorical"], (8, 65), PPO),
+        (SPACES["categorical"], (8, 8, 8, 8), PPO),
+        (gymnasium.spaces.MultiBinary(3), (8,), PPO),
+        (SPACES["categorical"], (8,), OwnLoss),
+    ],
+)
+def test_what_stays_eager(space: gymnasium.Space[Any], hidden: tuple[int, ...], kind: type[PPO]) -> None:
+    cohort = CohortConfig("ppo", (MemberConfig("0", 0),), {"hidden_sizes": hidden})
+    box = gymnasium.spaces.Box(-1, 1, (INPUTS,), np.float32)
+    assert kind(cohort, box, space, "cpu")._kernels is None
+    assert PPO(replace(cohort, shared={"hidden_sizes": (8,)}), box, SPACES["categorical"], "cpu")._kernels is not None

@@ -43,7 +43,8 @@ class PPO(OnPolicy):
         self._rate_factor = torch.ones(self.members, device=self.device)
         self._kernels = None
         architecture = self._networks.both.architecture
-        if self._h_term is None and self._networks.actor_inputs == architecture.inputs:
+        # A class that derives from this one may have losses of its own.
+        if type(self) is PPO and self._h_term is None and self._networks.actor_inputs == architecture.inputs:
             self._kernels = kernels_for(architecture, self._head, self._optimizer)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:

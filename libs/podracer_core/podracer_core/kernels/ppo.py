@@ -14,7 +14,6 @@ from podracer_core.networks import CategoricalHead, GaussianHead, MultiCategoric
 from podracer_core.networks.stacked_network import Architecture
 from podracer_core.optimizers import BETA2, StackedAdam
 
-STATE = 16
 _ACTIVATIONS = {"tanh": 0, "relu": 1, "elu": 2}
 _WIDEST, _MOST_LAYERS = 64, 3  # what fits on the chip beside the rows
 _PROGRAMS = 256
@@ -29,7 +28,7 @@ def covers(architecture: Architecture, head: PolicyHead, device: torch.device) -
         (device.type == "cuda" or is_interpreted())
         and architecture.is_mlp
         and architecture.activation in _ACTIVATIONS
-        and isinstance(head, CategoricalHead | MultiCategoricalHead | GaussianHead)
+        and type(head) in (CategoricalHead, MultiCategoricalHead, GaussianHead)
         and 1 <= len(architecture.hidden_sizes) <= _MOST_LAYERS
         and max(sizes) <= _WIDEST
     )
@@ -41,10 +40,7 @@ def is_interpreted() -> bool:
 
 
 class PPOKernels:
-    """Gradient steps of M members on `columns` of all rows, as `RolloutRows` holds them.
-
-    hyperparameters of `gradient` and `move`: see `ppo_step`
-    """
+    """Gradient steps of M members on `columns` of all rows, as `RolloutRows` holds them."""
 
     def __init__(self, architecture: Architecture, head: PolicyHead, optimizer: StackedAdam) -> None:
         self._optimizer = optimizer
@@ -54,7 +50,7 @@ class PPOKernels:
         self._choices = choices_of(head)
         self._activation = architecture.activation
         self._actions = math.prod(head.action_shape)
-        self._state = optimizer.parameters.new_zeros((2, self._members, STATE), dtype=torch.float64)
+        self._state = optimizer.parameters.new_zeros((2, self._members, 16), dtype=torch.float64)
 
     def begin(self, active: Tensor, rate_factor: Tensor) -> None:
         """Begin an update: all `active` [M] members learn."""
@@ -76,8 +72,8 @@ class PPOKernels:
         clips_values: bool,
         adapts_rate: bool,
     ) -> None:
-        """A step of those that still learn, on these `rows` of the `order` [M, R]; hyperparameters [4, M] and
-        [5, M]."""
+        """A step of those that still learn, on these `rows` of the `order` [M, R]; hyperparameters [4, M] of
+        `ppo_step.gradient_kernel` and [5, M] of `ppo_step.adam_kernel`."""
         size, optimizer = rows.stop - rows.start, self._optimizer
         parts = max(1, min(-(-size // 64), _PROGRAMS // (2 * self._members)))
         partial = columns.new_empty(2 * self._members, parts, self._size)
@@ -130,10 +126,15 @@ def _gradient(
 
     networks, parts, parameter_count = partial.shape
     precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 and not is_interpreted() else "ieee"
-    meta = gradient_meta(sizes, choices, actions, masked, activation, clips_values, parameter_count, precision)
-    ppo_step.gradient_kernel[(networks, parts)](
-        parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size, networks // 2, **meta
+    capability = torch.cuda.get_device_capability(parameters.device) if parameters.is_cuda else (9, 0)
+    meta = gradient_meta(
+        sizes, choices, actions, masked, activation, clips_values, parameter_count, precision, capability
     )
+    with torch.cuda.device_of(parameters):  # type: ignore[no-untyped-call]
+        ppo_step.gradient_kernel[(networks, parts)](
+            parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size, networks // 2,
+            **meta,
+        )  # fmt: skip
 
 
 def gradient_meta(
@@ -145,8 +146,10 @@ def gradient_meta(
     clips_values: bool,
     parameters: int,
     precision: str,
+    capability: tuple[int, int],
 ) -> dict[str, Any]:
-    """The constants of `ppo_step.gradient_kernel` for layers of these sizes, and its form on the chip."""
+    """The constants of `ppo_step.gradient_kernel` for layers of these sizes, and its form on a chip: as many rows at a
+    time as leave two layers of 64 in its registers."""
     hidden = [*sizes[1:-1], 0, 0][:3]
     padded = [_padded(size) for size in (sizes[0], *hidden, sizes[-1])]
     return {
@@ -154,7 +157,7 @@ def gradient_meta(
         "IP": padded[0], "P1": padded[1], "P2": padded[2], "P3": padded[3], "OP": padded[4],
         "PARAMETERS": parameters, "ACTIONS": actions, "SIZES": tuple(choices), "MASKED": masked,
         "ACTIVATION": activation, "CLIPS_VALUES": clips_values, "PRECISION": precision,
-        "ROWS": 32, "num_warps": 8, "num_stages": 1,
+        "ROWS": 32 if capability[0] == 9 else 16, "num_warps": 8, "num_stages": 1,
     }  # fmt: skip
 
 
@@ -181,12 +184,13 @@ def _move(
     members, blocks = networks // 2, -(-2 * count // _BLOCK)
     squares = sums.new_empty(members, blocks)
     padded = _power(parts)
-    ppo_step.reduce_kernel[(members, blocks)](partial, sums, gradient, squares, parts, count, padded, _BLOCK)
-    ppo_step.adam_kernel[(members, blocks)](
-        parameters, first_moment, second_moment, gradient, squares, sums, before, after, hyperparameters, parts,
-        members, count, padded, _power(blocks), adapts_rate, math.log(beta1), math.log(BETA2), beta1, BETA2, epsilon,
-        _BLOCK,
-    )  # fmt: skip
+    with torch.cuda.device_of(parameters):  # type: ignore[no-untyped-call]
+        ppo_step.reduce_kernel[(members, blocks)](partial, sums, gradient, squares, parts, count, padded, _BLOCK)
+        ppo_step.adam_kernel[(members, blocks)](
+            parameters, first_moment, second_moment, gradient, squares, sums, before, after, hyperparameters, parts,
+            members, count, padded, _power(blocks), adapts_rate, math.log(beta1), math.log(BETA2), beta1, BETA2,
+            epsilon, _BLOCK,
+        )  # fmt: skip
 
 
 for _operator in (_gradient, _move):

@@ -5,6 +5,11 @@ gradient of a part of the rows is written once. `reduce` adds the parts and squa
 parameters. So a step reads each row twice (for the actor and for the critic) and repeats bit by bit.
 
 Everything is [M, …] or [2 M, …] as in `networks.actor_critic`. `docs/algorithms/ppo.md` has the equations.
+
+    sums   [2 M, parts, 8]  weighted sums over rows: policy loss, value loss, entropy, KL divergence, clipped rows; the
+                            sum of the weights
+    state  [M, 16]          active, learning, the factor of the rate, steps of Adam; the sums over the steps of an
+                            update of the five metrics above and the norm of the gradient, and how many these are
 """
 
 from __future__ import annotations
@@ -13,12 +18,6 @@ import math
 
 import triton
 import triton.language as tl
-
-POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, WEIGHT, SUMS = 0, 1, 2, 3, 4, 5, 8
-"""Columns of `sums`: weighted sums over rows, and the sum of the weights."""
-ACTIVE, LEARNING, FACTOR, STEPS, TOTALS, STATE = 0, 1, 2, 3, 4, 16
-"""Columns of `state`: as in `OnPolicy._step`; five metrics, the norm of the gradient and a count begin at TOTALS."""
-TANH, RELU, ELU = 0, 1, 2
 
 _FORBIDDEN = tl.constexpr(-1e8)
 _HALF_LOG_TAU = tl.constexpr(0.5 * math.log(2 * math.pi))
@@ -88,7 +87,7 @@ def gradient_kernel(
     parameters [2 M, PARAMETERS]; columns [M, count, _] float32, each row's observation, action, mask and numbers
     (`RolloutRows`); order [M, count] int64, of which `size` from `first` on are the minibatch; hyperparameters [4, M]:
     clip range, that of values, the coefficients of value and entropy -> partial [2 M, parts, PARAMETERS] and sums
-    [2 M, parts, SUMS], which `reduce_kernel` divides by the weight. SIZES: of each choice, () for a Gaussian.
+    [2 M, parts, 8], which `reduce_kernel` divides by the weight. SIZES: of each choice, () for a Gaussian.
     """
     network, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     member, is_critic = network // 2, network % 2 == 1
@@ -293,8 +292,8 @@ def adam_kernel(
     LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
     EPSILON: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What `OnPolicy._step` does with a gradient. before, after [M, STATE] float64; hyperparameters [5, M]: the rate by
-    schedule, the agent's own, the longest gradient, the desired and the greatest KL divergence."""
+    """What `OnPolicy._step` does with a gradient. before, after [M, 16] float64, the state; hyperparameters
+    [5, M]: the rate by schedule, the agent's own, the longest gradient, the desired and the greatest KL divergence."""
     member, block = tl.program_id(0), tl.program_id(1)
     blocks = tl.num_programs(1)
     state = before + member * 16
