@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.algorithms import off_policy
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers import replay
@@ -132,6 +133,7 @@ def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: s
     expected = trained(name, 10, **more)
     use_recorder(monkeypatch)
     monkeypatch.setattr(replay, "_looks_cost_nothing", lambda device: False)
+    monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 3)
     torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
     assert len(captures) >= 2, "collecting and updating"
 

@@ -19,7 +19,7 @@ from podracer_core.algorithms.values import EnsemblePass, TrainedNetwork
 from podracer_core.buffers.replay import Replay
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
-from podracer_core.device.cuda_graphs import Graphed, can_capture
+from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import ActionHead, Architecture, NetworkActor
 from podracer_core.networks.box_heads import BoxHead, make_exploration
 from podracer_core.networks.normalizer import ObservationStatistics
@@ -112,7 +112,7 @@ class OffPolicy(Algorithm):
         self._experience = Experience(self.shared, self.hyperparameters, self.actor, members)
         self._set_exploration()
         wanted = self.graph_safe and self._h_term is None
-        self._is_graphed = wanted and can_capture(self.device)
+        self._totals = torch.zeros(len(self.metrics), members, device=self.device)  # of metrics, over an update
         self._gradient_steps = Graphed(self._take_gradient_steps, self.device, wanted=wanted)
         self.set_up(observation_space)
 
@@ -194,41 +194,39 @@ class OffPolicy(Algorithm):
         self._observations.update(rollout, self.active)
         self._transition_count += rollout.valid.sum((0, 2))
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
-        totals = torch.zeros(len(self.metrics), self.members, device=self.device)
+        self._totals.zero_()
         first, due = self.gradient_steps, self._experience.due_steps(rollout.horizon)
         with self.observe("gradient steps"):
             while (left := first + due - self.gradient_steps) > 0:
                 before, phase = self.gradient_steps, self.gradient_steps % self.slow_interval
                 count = self._steps_at_once(left, phase)
-                totals += self._gradient_steps(count, phase)
-                if self._is_graphed:
+                self._gradient_steps(count, phase)
+                if self._gradient_steps.is_active:
                     self.gradient_steps = before + count
                 if self.halted():
                     break
         self._set_exploration()
         self.version += 1
         steps = self.gradient_steps - first
-        values = totals / steps if steps else torch.full_like(totals, torch.nan)
+        values = self._totals / steps if steps else torch.full_like(self._totals, torch.nan)
         return dict(zip(self.metrics, values, strict=True)) | {"active": self.active.clone()}
 
     def _steps_at_once(self, left: int, phase: int) -> int:
         """How many of the steps that are `left` to take at once: of graphs there are few sizes, one for each phase."""
-        if not self._is_graphed:
+        if not self._gradient_steps.is_active:
             return min(left, _STEPS_AT_ONCE)
         whole = _STEPS_AT_ONCE // self.slow_interval * self.slow_interval
         return whole if phase == 0 and 0 < whole <= left else 1
 
-    def _take_gradient_steps(self, count: int, phase: int) -> Tensor:
-        """Draw batches and learn from them; `phase` is the first step's number modulo `slow_interval`. Returns sums of
-        metrics, [K, M]."""
-        totals = torch.zeros(len(self.metrics), self.members, device=self.device)
+    def _take_gradient_steps(self, count: int, phase: int) -> None:
+        """Draw batches and learn from them, and add their metrics up; `phase` is the first step's number modulo
+        `slow_interval`."""
         for batch in self.batches(count):
-            totals += torch.stack(list(self.learn(batch)))
+            self._totals += torch.stack(list(self.learn(batch)))
             self.update_count += 1
             self.gradient_steps += 1
-            if not self._is_graphed and self.halted():
+            if not self._gradient_steps.is_active and self.halted():
                 break
-        return totals
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal numbers [M, *shape] for this gradient step, from each member's own stream."""

@@ -28,16 +28,18 @@ class Graphed(Generic[Result]):
     must do nothing else on the host that matters.
 
     Where a capture fails, `work` is called as it is from then on, and the log says so once.
+
+    is_active   whether calls are graphs, once they have warmed up
     """
 
     def __init__(self, work: Callable[..., Result], device: torch.device, *, wanted: bool = True) -> None:
         """`wanted` False, or another device than a CUDA device: every call is a plain one."""
         self._work, self._device = work, device
-        self._active = wanted and can_capture(device)
+        self.is_active = wanted and can_capture(device)
         self._calls: dict[Hashable, _Call[Result]] = {}
 
     def __call__(self, *arguments: Any) -> Result:
-        if not self._active:
+        if not self.is_active:
             return self._work(*arguments)
         form = tuple(_form(argument) for argument in arguments)
         call = self._calls.get(form)
@@ -47,7 +49,7 @@ class Graphed(Generic[Result]):
             return call(arguments)
         except CaptureFailed as error:
             logger.warning("a CUDA graph could not be captured, the device will wait for its host: %s", error.__cause__)
-            self._active = False
+            self.is_active = False
             self.forget()
             return self._work(*arguments)
 
