@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("podracer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podracer")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of tests side by side; those that wait for each other's cores crawl
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/podracer-tests-config"
 
 
