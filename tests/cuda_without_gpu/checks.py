@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers.priorities import PriorityTree
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.environments import EnvironmentSpec
@@ -22,6 +24,7 @@ from podracer_core.catalogue.environments.find import BUILT_IN as ENVIRONMENTS
 from podracer_core.catalogue.spaces import DiscreteSpace
 from podracer_core.collect import Collector
 from podracer_core.environments.classic_control.cartpole import CartPole
+from podracer_core.environments.classic_control.pendulum import Pendulum
 from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.torch_environment import State, TorchEnvironment
 from podracer_core.environments.vec_environment import VecEnvironment
@@ -29,6 +32,7 @@ from podracer_core.networks import NetworkActor, stacked_mlp
 from podracer_core.random_numbers import uniform
 from support.carts import Carts, CartsHere
 from support.stock_market import market_rows, write_csv
+from tests.cuda_without_gpu.kernel_count import counted
 from tests.cuda_without_gpu.pretended import ENVS, MEMBERS, SMALL, evaluate, make_algorithm, pretended, train
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"PointChasingDiscrete-v0": {"factored": True}}
@@ -231,3 +235,53 @@ def test_the_pool_of_buffers_that_grew_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stacked_mlp._Buffers, "give", give)
     planted("tensors alive", AssertionError, hidden_sizes=(65, 8))  # too wide for a kernel
     assert threading.get_ident() not in {thread for thread, _ in pools}  # backward has a thread of its own
+
+
+class Drift(TorchEnvironment):
+    """As a user writes one: two variables, an observation of its own, and an end."""
+
+    graph_safe = True
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
+        place = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
+        super().__init__(num_envs, device, place, gymnasium.spaces.Box(-1, 1, (2,), np.float32), 200)
+
+    def initial_state(self, key: Tensor) -> State:
+        place = torch.stack([uniform(key, 0), uniform(key, 1)]) * 2 - 1
+        return {"place": place, "speed": torch.zeros_like(place)}
+
+    def dynamics(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        speed = 0.9 * state["speed"] + 0.1 * action.t()
+        place = state["place"] + speed
+        distance = place.square().sum(0)
+        return {"place": place, "speed": speed}, -distance, distance > 4
+
+    def observe(self, state: State, out: Tensor) -> None:
+        out.copy_(torch.cat([state["place"], state["speed"][:1]]).t())
+
+
+@pytest.mark.thorough
+def test_a_round_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PPO's on CartPole, 4 epochs of 4 minibatches: by `podracer_core.kernels` and torch's compiler."""
+    with counted(monkeypatch) as kernels:
+        environment = CartPole(16384, "cuda")
+        cohort = CohortConfig("ppo", (MemberConfig("0", 0),), {"hidden_sizes": (64, 64), "horizon": 32, "epochs": 4})
+        algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space, "cuda")
+        collector = Collector(environment, algorithm.actor, torch.zeros(1, dtype=torch.int64))
+        kernels.counts.clear()
+        algorithm.update(collector.collect(32))
+    assert 300 < kernels.total <= 450, kernels.counts
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("make", [Pendulum, Drift])
+def test_a_step_is_few_kernels(monkeypatch: pytest.MonkeyPatch, make: type[TorchEnvironment]) -> None:
+    with counted(monkeypatch) as kernels:
+        environment = make(4096, "cuda")
+        environment.reset(torch.zeros(4096, dtype=torch.int64, device="cuda"))
+        environment.compile()
+        action = torch.zeros(4096, *environment.action_space.shape, device="cuda")
+        kernels.counts.clear()
+        environment.step(action)
+    assert list(kernels.counts) == ["compiled TorchEnvironment._advance"]
+    assert 0 < kernels.total <= 8, kernels.counts

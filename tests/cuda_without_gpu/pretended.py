@@ -72,6 +72,7 @@ def capture(work: Callable[[], Any], device: torch.device) -> tuple[Any, Callabl
 
 @contextlib.contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch, "compile", lambda work, **_: work)
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "WARM_UP", 1)
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 2)

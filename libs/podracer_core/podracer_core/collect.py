@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from podracer_core.buffers.rollout import EpisodeStatistics, Rollout, allocate_rollout
+from podracer_core.device.compiler import compiled
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.environments.spaces import action_mask_size
 from podracer_core.environments.vec_environment import Step, VecEnvironment
 from podracer_core.errors import InvalidInput
+from podracer_core.kernels import acts_of
 from podracer_core.networks.actor import Actor
 from podracer_core.random_numbers import action_keys, environment_keys, first_ages
 
@@ -63,6 +65,11 @@ class Collector:
         self._rollouts: dict[tuple[int, int], Rollout] = {}  # by horizon and buffer
         self._buffers, self._buffer = buffers, 0
         self._fill = Graphed(self._fill_rollout, device, wanted=environment.graph_safe)
+        self._act = acts_of(actor)
+        self._count_episodes = compiled(self._episodes.update, device)
+        self._draw_noise = compiled(actor.draw_noise, device)
+        self._to_environment = compiled(actor.head.to_environment, device)
+        environment.compile()
         if isinstance(session, Tensor):
             session = session.to(device)
         keys = environment_keys(seeds, self.num_envs, first_environment, session)
@@ -91,21 +98,19 @@ class Collector:
         present_mask = self.environment.action_mask
         if masks is not None and present_mask is not None:
             masks[0].copy_(present_mask.view_as(masks[0]))
-        noise = self.actor.draw_noise(self._action_keys, self._step_count, horizon)
+        noise = self._draw_noise(self._action_keys, self._step_count, horizon)
         for t in range(horizon):
             self._check()
             if t and self.halted():
                 rollout, horizon = rollout.first(t), t
                 break
             mask = masks[t] if masks is not None else None
-            action, log_prob = self.actor.act(rollout.observation[t], noise[t], mask)
-            rollout.action[t].copy_(action)
-            rollout.log_prob[t].copy_(log_prob)
-            self.environment.step(self.actor.head.to_environment(action).flatten(0, 1), out=_slot(rollout, t))
+            self._act(rollout.observation[t], noise[t], mask, rollout.action[t], rollout.log_prob[t])
+            self.environment.step(self._to_environment(rollout.action[t]).flatten(0, 1), out=_slot(rollout, t))
         self._observation.copy_(rollout.observation[horizon].flatten(0, 1))
         self._step_count += horizon
         ended = rollout.terminated | rollout.truncated
-        statistics = self._episodes.update(rollout.reward, ended, rollout.valid, rollout.terminated)
+        statistics = self._count_episodes(rollout.reward, ended, rollout.valid, rollout.terminated)
         for name in ("count", "return_sum", "length_sum"):
             getattr(rollout.episodes, name).copy_(getattr(statistics, name))
         return horizon

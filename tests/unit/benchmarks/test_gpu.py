@@ -40,7 +40,9 @@ def test_a_dry_run_lists_every_row_and_says_why_one_has_to_wait(
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--dry-run", "--minutes", "4", "--results", str(tmp_path / "none")])
     gpu.main()
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[4:]}
-    assert list(lines) == [row.name for row in gpu.ROWS] and "adapter" in lines["go1"] and "too long" in lines["hopper"]
+    assert (
+        list(lines) == [row.name for row in gpu.ROWS] and "rsl_rl yet" in lines["go1"] and "too long" in lines["hopper"]
+    )
 
 
 def test_the_table_has_medians_of_the_newest_records_of_a_chip(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
-IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
+IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco" and info.id != "mjlab"]
 
 
 def make(environment_id: str, num_envs: int, **kwargs: Any) -> MuJoCoEnvironment:

@@ -1,4 +1,4 @@
-"""Compiles PPO's gradient kernel for a chip that is not there; prints what each form takes, a JSON object a line."""
+"""Compiles what holds a network on the chip for one that is not there: a JSON object for each form."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import triton.backends.nvidia
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from podracer_core.kernels.ppo import gradient_meta
+from podracer_core.kernels.ppo import launch_form
 from podracer_core.kernels.ppo_step import gradient_kernel
+from podracer_core.kernels.rollout_step import act_kernel
 
 FORMS = {(4, 64, 64, 2): [2], (64, 64, 64, 64, 17): []}
 BINARIES = Path(triton.backends.nvidia.__file__).parent / "bin"
+TYPES = {"order": "*i64", "mask": "*i1", "limit": "fp32"}
+COUNTS = {"count", "first", "size", "members", "S1", "S2", "S3", "SO", "T1", "T2", "T3", "TO", "SETTINGS", "NUMBERS"}
 
-capability = int(sys.argv[1])
-for sizes, choices in FORMS.items():
-    parameters = sum(left * right + right for left, right in pairwise(sizes)) + (0 if choices else sizes[-1])
-    constants = gradient_meta(
-        sizes, choices, len(choices) or sizes[-1], True, 0, True, parameters, "tf32", divmod(capability, 10)
-    )
+
+def compile_for(capability: int, kernel: Any, constants: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
+    """What a kernel takes of the chip."""
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    names = gradient_kernel.arg_names
-    types = dict.fromkeys(("parameters", "columns", "hyperparameters", "partial", "sums"), "*fp32")
-    types |= {"order": "*i64"} | dict.fromkeys(("count", "first", "size", "members"), "i32")
-    signature = {name: types.get(name, "constexpr") for name in names}
-    source = ASTSource(gradient_kernel, signature, {(names.index(name),): value for name, value in constants.items()})
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    types = dict.fromkeys(COUNTS, "i32") | TYPES | types
+    signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(ASTSource(kernel, signature, places), target=target, options=options)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(compiled.asm["ptx"])
         file.flush()
@@ -41,4 +41,15 @@ for sizes, choices in FORMS.items():
         command = [assembler, "-v", f"--gpu-name={architecture}", "-o", "/dev/null", file.name]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", said)))
-    print(json.dumps({"form": sizes, "shared_bytes": compiled.metadata.shared, "spilled_bytes": spilled}), flush=True)
+    return {"shared_bytes": compiled.metadata.shared, "spilled_bytes": spilled}
+
+
+if __name__ == "__main__":
+    capability = int(sys.argv[1])
+    for sizes, choices in FORMS.items():
+        parameters = sum(left * right + right for left, right in pairwise(sizes)) + (0 if choices else sizes[-1])
+        form = launch_form(sizes, choices, True, 0, "tf32", divmod(capability, 10))
+        step = {"PARAMETERS": parameters, "ACTIONS": len(choices) or sizes[-1], "CLIPS_VALUES": True}
+        gradient = compile_for(capability, gradient_kernel, form | step, {})
+        act = compile_for(capability, act_kernel, form | {"SEEN": sizes[0]}, {"action": "*i64"} if choices else {})
+        print(json.dumps({"form": sizes, "gradient": gradient, "act": act}), flush=True)

@@ -18,6 +18,8 @@ from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.minibatch import RolloutRows
 from podracer_core.algorithms.ppo import PPO
+from podracer_core.kernels import acts_of, sums_over_time
+from podracer_core.kernels.ppo import choices_of
 
 INPUTS, ROWS, SIZE = 5, 70, 50  # 70 and 50 are no multiples of a block of 32
 SPACES = {
@@ -171,3 +173,43 @@ def test_what_stays_eager(space: gymnasium.Space[Any], hidden: tuple[int, ...], 
     box = gymnasium.spaces.Box(-1, 1, (INPUTS,), np.float32)
     assert kind(cohort, box, space, "cpu")._kernels is None
     assert PPO(replace(cohort, shared={"hidden_sizes": (8,)}), box, SPACES["categorical"], "cpu")._kernels is not None
+
+
+@pytest.mark.parametrize(("hidden", "activation"), NETWORKS)
+@pytest.mark.parametrize("name", SPACES)
+def test_an_action_and_its_probability(make: Make, name: str, hidden: tuple[int, ...], activation: str) -> None:
+    """Of several members, with masks, limits of observations, and rows that no block divides."""
+    algorithm, random = make(SPACES[name], 2, hidden, activation, kernels=True), torch.Generator().manual_seed(5)
+    actor, head = algorithm.actor, algorithm._head
+    actor.mean.copy_(torch.randn(actor.mean.shape, generator=random))
+    actor.scale.uniform_(0.1, 2.0, generator=random)
+    observation = 5 * torch.randn(2, ROWS, INPUTS, generator=random)
+    noise = torch.randn(2, ROWS, head.noise_size, generator=random)
+    mask = None
+    if name != "gaussian":
+        mask = torch.rand(2, ROWS, head.output_size, generator=random) < 0.7
+        for first in np.cumsum([0, *choices_of(head)])[:-1]:
+            mask[..., int(first)] = True
+    expected = actor.act(observation, noise, mask)
+    found = torch.empty_like(expected[0]), torch.empty_like(expected[1])
+    act = acts_of(actor)
+    assert act.func.__name__ == "_act_by_kernel"
+    act(observation, noise, mask, *found)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found[0].dtype == head.action_dtype
+
+    observation[0, 3] = torch.nan  # the member has diverged: any action, but one that there is
+    act(observation, noise, mask, *found)
+    assert found[1][0, 3].isnan()
+    if name == "categorical":
+        assert 0 <= found[0][0, 3] < head.output_size
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sums_over_time(reverse: bool) -> None:
+    random = torch.Generator().manual_seed(5)
+    terms, decay = torch.randn(7, 3, 50, generator=random), torch.rand(7, 3, 50, generator=random)
+    start = torch.randn(3, 50, generator=random)
+    expected = sums_over_time(terms, decay, start, reverse=reverse)
+    found = torch.ops.podracer.sums_over_time(terms, decay.transpose(1, 2).contiguous().transpose(1, 2), start, reverse)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

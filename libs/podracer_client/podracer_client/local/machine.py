@@ -21,8 +21,8 @@ import psutil
 from podracer_client.local.services import TRAINING
 from podracer_client.processes.ports import describe_process, listener_of
 from podracer_client.servers.contexts import Contexts
+from podracer_core.device.toolchain import missing as missing_for_kernels
 from podracer_core.errors import PodracerError
-from podracer_core.kernels.compiler import missing as missing_for_kernels
 
 _DEADLINE_S = 60.0
 """Deadline of each probe; they run side by side. The first import of torch from a cold disk takes most of a minute."""

@@ -21,6 +21,7 @@ from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.algorithms.sharing import Shared, Sharing
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import AlgorithmInfo
+from podracer_core.device.compiler import compiled
 from podracer_core.device.cuda_graphs import Graphed
 from podracer_core.networks import (
     ACTOR,
@@ -94,6 +95,10 @@ class OnPolicy(Algorithm):
         self._preparation = Preparation(
             self.actor, self._head, self._values, shared, self._hyperparameters, self._part_rows
         )
+        self._prepare = compiled(self._prepare_rows, self.device)
+        self._slopes = compiled(self._slopes_of, self.device)
+        self._move = compiled(self._take_step, self.device)
+        self._count_observations = compiled(self._observations.update, self.device)
         self.active = torch.ones(members, dtype=torch.bool, device=self.device)
         self._seeds = torch.tensor([member.seed for member in cohort.members], device=self.device)
         self._step_count = torch.zeros(members, dtype=torch.int64, device=self.device)
@@ -163,7 +168,7 @@ class OnPolicy(Algorithm):
     def _learn_from(self, rollout: Rollout, stale: bool) -> dict[str, Tensor]:
         """The update on the device. `stale`: an older policy than the present one took the rollout."""
         with self.observe("prepare"):
-            rows, metrics = self._preparation.rows(self._rewarded(rollout), self.active, stale=stale)
+            rows, metrics = self._prepare(rollout, stale)
         rate = scheduled_rate(
             self._shared["learning_rate_schedule"],
             self._hyperparameters["learning_rate"],
@@ -181,11 +186,14 @@ class OnPolicy(Algorithm):
                     if self.halted():
                         break
         # They count from the next rollout on: this one was collected, and learned from, with the old ones.
-        self._observations.update(rollout, self.active)
+        self._count_observations(rollout, self.active)
         self._step_count.copy_(rollout.first_step).add_(rollout.horizon)
         self._transition_count += rollout.valid.sum((0, 2))
         metrics |= dict(zip(names, totals[:-1] / totals[-1], strict=True))
         return metrics | {"active": self.active.clone()}
+
+    def _prepare_rows(self, rollout: Rollout, stale: bool) -> tuple[RolloutRows, dict[str, Tensor]]:
+        return self._preparation.rows(self._rewarded(rollout), self.active, stale=stale)
 
     def _kernel_steps(self, rows: RolloutRows, rate: Tensor) -> Tensor | None:
         """All gradient steps of an update at the rates [M] by kernels; None where there are none for them. Returns the
@@ -205,9 +213,21 @@ class OnPolicy(Algorithm):
         self._networks.parameters.zero_gradient()
         minibatch = replace(minibatch, weight=minibatch.weight / minibatch.weight.sum(1, keepdim=True).clamp(min=1e-8))
         parts = [self._backward(part) for part in minibatch.split(self._part_rows)]
+        further = self._further_gradients(minibatch.weight.shape[1])
+        self._networks.parameters.gather_gradient()
+        self._move(parts, further, rate, learning, totals)
+
+    def _take_step(
+        self,
+        parts: list[tuple[Tensor, Tensor]],
+        further: list[Tensor],
+        rate: Tensor,
+        learning: Tensor,
+        totals: Tensor,
+    ) -> None:
+        """The step of a gradient that has been gathered, but for the one in log_std."""
         metrics = torch.stack([part for part, _ in parts]).sum(0)
-        gradients = [gradient for _, gradient in parts] + self._further_gradients(minibatch.weight.shape[1])
-        self._networks.gather_gradient(torch.stack(gradients).sum(0))
+        self._networks.gather_settings(torch.stack([gradient for _, gradient in parts] + further).sum(0))
         gradient_norm = clip_gradient_(self._optimizer.gradient, self._hyperparameters["max_gradient_norm"])
         finite = gradient_norm.isfinite() & ~metrics.isnan().any(0)
         # A member that diverges stays as it was before the step that would have broken it.
@@ -229,7 +249,14 @@ class OnPolicy(Algorithm):
         """
         with torch.enable_grad():
             output = self._networks(self._preparation.seen(minibatch.observation))
-        policy, value = output.detach()[:, ACTOR], output.detach()[:, CRITIC, :, 0]
+        gradient, log_std_gradient, metrics = self._slopes(output.detach(), minibatch)
+        output.backward(gradient)  # type: ignore[no-untyped-call]
+        return metrics, log_std_gradient
+
+    def _slopes_of(self, output: Tensor, minibatch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss's derivatives in the networks' `output` [M, 2, B, _] and in log_std [M, A], and the metrics'
+        weighted sums [K, M]."""
+        policy, value = output[:, ACTOR], output[:, CRITIC, :, 0]
         if minibatch.action_mask is not None:
             policy = self._head.allow(policy, minibatch.action_mask)
         density = self._head.density(policy, self._networks.settings, minibatch.action)
@@ -241,9 +268,8 @@ class OnPolicy(Algorithm):
         entropy_slope = -self._hyperparameters["entropy_coefficient"].unsqueeze(1) * weight
         gradient[:, ACTOR], log_std_gradient = density.gradient(weight * policy_slope, entropy_slope)
         gradient[:, CRITIC, :, 0] = self._hyperparameters["value_coefficient"].unsqueeze(1) * weight * value_slope
-        output.backward(gradient)  # type: ignore[no-untyped-call]
         rows = torch.stack([policy_loss, value_loss, density.entropy, *policy_metrics])
-        return (rows * weight).sum(-1), log_std_gradient
+        return gradient, log_std_gradient, (rows * weight).sum(-1)
 
     def _statistics(self) -> dict[str, RunningNormalizer]:
         """Those of targets and rewards, by name."""

@@ -13,6 +13,7 @@ from podracer_core.algorithms.minibatch import Minibatch, RolloutRows
 from podracer_core.algorithms.on_policy import OnPolicy
 from podracer_core.buffers.rollout import Rollout
 from podracer_core.catalogue.algorithms import find_algorithm
+from podracer_core.device.compiler import compiled
 from podracer_core.kernels import kernels_for
 from podracer_core.networks import ACTOR
 from podracer_core.random_numbers import minibatch_keys, permutation
@@ -41,6 +42,7 @@ class PPO(OnPolicy):
         self._clips_values = [value_range > 0 for value_range in values["value_clip_range"]]
         self._adapts_rate = [desired_kl > 0 for desired_kl in values["desired_kl"]]
         self._rate_factor = torch.ones(self.members, device=self.device)
+        self._order = compiled(_order, self.device)
         self._kernels = None
         architecture = self._networks.both.architecture
         # A class that derives from this one may have losses of its own.
@@ -90,9 +92,8 @@ class PPO(OnPolicy):
 
     def _orders(self, rows: RolloutRows) -> Iterator[Tensor]:
         """`epochs` passes, each in a new order of the member's own."""
-        keys = minibatch_keys(self._seeds)
         for _ in range(self._shared["epochs"]):
-            order = permutation(keys, self._epoch_count, rows.count)
+            order = self._order(self._seeds, self._epoch_count, rows.count)
             self._epoch_count += 1
             yield order
 
@@ -160,6 +161,11 @@ class PPO(OnPolicy):
         if "desired_kl" in values:
             self._adapts_rate[member] = values["desired_kl"] > 0
             self._rate_factor[member] = 1.0
+
+
+def _order(seeds: Tensor, epoch: Tensor, rows: int) -> Tensor:
+    """The order [M, rows] in which members with these seeds take their rows in their own `epoch` [M]."""
+    return permutation(minibatch_keys(seeds), epoch, rows)
 
 
 # Both objectives are written so that NaN stays NaN, and the member that it belongs to is noticed.

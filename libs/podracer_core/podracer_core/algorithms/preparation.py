@@ -11,6 +11,7 @@ from torch import Tensor
 from podracer_core.algorithms.minibatch import RolloutRows
 from podracer_core.algorithms.return_scale import ReturnScale
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.kernels import sums_over_time
 from podracer_core.networks import NetworkActor, PolicyHead, RunningNormalizer, StackedNetwork
 
 
@@ -136,11 +137,7 @@ def generalized_advantages(
         decay = torch.cat([decay[:-1] * importance[1:], decay[-1:]])
     delta = torch.where(valid, delta, 0.0)
     decay = torch.where(valid & ~(terminated | truncated), decay, 0.0)
-    advantages = torch.empty_like(delta)
-    following = torch.zeros_like(delta[0])
-    for t in range(reward.shape[0] - 1, -1, -1):
-        following = torch.addcmul(delta[t], decay[t], following, out=advantages[t])
-    return advantages
+    return sums_over_time(delta, decay, torch.zeros_like(delta[0]), reverse=True)
 
 
 def normalized_advantages(advantages: Tensor, valid: Tensor) -> Tensor:

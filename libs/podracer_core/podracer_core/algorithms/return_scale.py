@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.buffers.rollout import Rollout
+from podracer_core.kernels import sums_over_time
 from podracer_core.networks.normalizer import RunningNormalizer
 
 _EPSILON = 1e-8
@@ -79,13 +80,11 @@ class ReturnScale:
         """Take in the rewards of a rollout, which goes on where the one before ended; gamma [M]. After `begin`."""
         assert self._running is not None
         stops = rollout.terminated | rollout.truncated | ~rollout.valid
-        decay = torch.where(stops, 0.0, gamma.unsqueeze(1)).unbind()
+        decay = torch.where(stops, 0.0, gamma.unsqueeze(1))
         if not self._drops_last:  # it is the row before that cuts
-            decay = (gamma.unsqueeze(1), *decay[:-1])
-        reward = torch.where(rollout.valid, rollout.reward, 0.0)
-        returns, running = torch.empty_like(reward), self._running
-        for step in range(rollout.horizon):
-            running = torch.addcmul(reward[step], decay[step], running, out=returns[step])
+            decay = torch.cat([gamma.view(1, -1, 1).expand_as(decay[:1]), decay[:-1]])
+        returns = sums_over_time(torch.where(rollout.valid, rollout.reward, 0.0), decay, self._running)
+        running = returns[-1]
         goes_on = running.isfinite() if self._drops_last else running.isfinite() & ~stops[-1]
         self._running.copy_(torch.where(goes_on, running, 0.0))
         rows = returns.transpose(0, 1).flatten(1)

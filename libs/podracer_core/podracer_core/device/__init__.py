@@ -2,6 +2,8 @@
 
 torch_settings   what a process that computes tells torch
 cuda_graphs      work on tensors as CUDA graphs
+compiler         work on tensors, compiled to few kernels
+toolchain        what compiles kernels
 """
 
 NATIVE_SETTINGS = {

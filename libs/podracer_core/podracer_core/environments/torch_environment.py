@@ -9,13 +9,14 @@ rollout can be captured in a CUDA graph.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import torch
 from torch import Tensor
 
+from podracer_core.device.compiler import compiled
 from podracer_core.environments.episode_starts import EpisodeStarts, State
 from podracer_core.environments.vec_environment import (
     Step,
@@ -62,6 +63,7 @@ class TorchEnvironment(VecEnvironment):
         self._elapsed = torch.zeros_like(self._seed)
         self._state: State = {}
         self._own_step = allocate_step(self)
+        self._compiled: Callable[[Tensor, Step], None] | None = None
         self._starts: EpisodeStarts | None = None
         if self.device.type == "cpu":
             self._starts = EpisodeStarts(self.initial_state, self.observe, self._own_step.observation)
@@ -107,6 +109,10 @@ class TorchEnvironment(VecEnvironment):
         self._elapsed.copy_(ages)
         return self.max_episode_steps is not None
 
+    def compile(self) -> None:
+        """See `VecEnvironment.compile`."""
+        self._compiled = compiled(self._advance, self.device)
+
     @torch.no_grad()
     def step(self, action: Tensor, out: Step | None = None) -> Step:
         """See `VecEnvironment.step`."""
@@ -114,6 +120,11 @@ class TorchEnvironment(VecEnvironment):
             raise InvalidInput("reset or load_state must come before step")
         self.check_action(action)
         out = out or self._own_step
+        (self._compiled or self._advance)(action, out)
+        return out
+
+    def _advance(self, action: Tensor, out: Step) -> None:
+        """A step, once it is known to be possible."""
         state, reward, terminated = self.dynamics(self._state, action)
         self._write_state(state)
         out.reward.copy_(reward)
@@ -133,7 +144,6 @@ class TorchEnvironment(VecEnvironment):
             self._restart_listed(self._starts, done.nonzero().squeeze(1), out.observation)
         else:
             self._restart_masked(done, out.observation)
-        return out
 
     def state(self) -> dict[str, Tensor]:
         """See `VecEnvironment.state`: the counters, and "state.NAME" for every variable, environment axis first."""

@@ -147,6 +147,9 @@ class VecEnvironment(ABC):
         """
         return False
 
+    def compile(self) -> None:  # noqa: B027 - optional
+        """Let steps be as few kernels as possible from now on, on a device that has them. Only training calls it."""
+
     def play_once(self) -> bool:
         """Let each environment stand still from the end of its current episode until the next `reset`. It returns its
         last observation, reward 0 and no further end. Only evaluation calls it, right after `reset`.

@@ -10,27 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from podracer_core.device.compiler import can_compile
 from podracer_core.networks import CategoricalHead, GaussianHead, MultiCategoricalHead, PolicyHead
+from podracer_core.networks.action_head import ActionHead
 from podracer_core.networks.stacked_network import Architecture
 from podracer_core.optimizers import BETA2, StackedAdam
 
-_ACTIVATIONS = {"tanh": 0, "relu": 1, "elu": 2}
+ACTIVATIONS = {"tanh": 0, "relu": 1, "elu": 2}
 _WIDEST, _MOST_LAYERS = 64, 3  # what fits on the chip beside the rows
 _PROGRAMS = 256
 """Programs of a minibatch's gradient: about two for each multiprocessor of a large GPU."""
 _BLOCK = 1024
 
 
-def covers(architecture: Architecture, head: PolicyHead, device: torch.device) -> bool:
-    """Whether the kernels can take the gradient steps of actor and critic of this form."""
+def covers(architecture: Architecture, head: ActionHead, device: torch.device) -> bool:
+    """Whether there are kernels for networks of this form on this device."""
     sizes = architecture.dense_sizes
     return (
-        (device.type == "cuda" or is_interpreted())
-        and architecture.is_mlp
-        and architecture.activation in _ACTIVATIONS
+        architecture.is_mlp
+        and architecture.activation in ACTIVATIONS
         and type(head) in (CategoricalHead, MultiCategoricalHead, GaussianHead)
         and 1 <= len(architecture.hidden_sizes) <= _MOST_LAYERS
         and max(sizes) <= _WIDEST
+        and (is_interpreted() or can_compile(device))
     )
 
 
@@ -80,7 +82,7 @@ class PPOKernels:
         sums = columns.new_empty(2 * self._members, parts, 8)
         torch.ops.podracer.ppo_gradient(
             optimizer.parameters, columns, order, hyperparameters[0], partial, sums, rows.start, size, self._sizes,
-            self._choices, self._actions, masked, _ACTIVATIONS[self._activation], clips_values,
+            self._choices, self._actions, masked, ACTIVATIONS[self._activation], clips_values,
         )  # fmt: skip
         torch.ops.podracer.ppo_move(
             partial, sums, optimizer.gradient, optimizer.parameters, optimizer.first_moment, optimizer.second_moment,
@@ -98,7 +100,7 @@ class PPOKernels:
         return state[:, 4:11].t().float()
 
 
-def choices_of(head: PolicyHead) -> list[int]:
+def choices_of(head: ActionHead) -> list[int]:
     """How many outputs each choice has; none for a Gaussian."""
     if isinstance(head, MultiCategoricalHead):
         return head.sizes
@@ -125,38 +127,36 @@ def _gradient(
     from podracer_core.kernels import ppo_step
 
     networks, parts, parameter_count = partial.shape
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 and not is_interpreted() else "ieee"
-    capability = torch.cuda.get_device_capability(parameters.device) if parameters.is_cuda else (9, 0)
-    meta = gradient_meta(
-        sizes, choices, actions, masked, activation, clips_values, parameter_count, precision, capability
-    )
+    form = launch_form(sizes, choices, masked, activation, *chip_of(parameters))
     with torch.cuda.device_of(parameters):  # type: ignore[no-untyped-call]
         ppo_step.gradient_kernel[(networks, parts)](
             parameters, columns, order, hyperparameters, partial, sums, order.shape[1], first, size, networks // 2,
-            **meta,
+            PARAMETERS=parameter_count, ACTIONS=actions, CLIPS_VALUES=clips_values, **form,
         )  # fmt: skip
 
 
-def gradient_meta(
+def chip_of(tensor: Tensor) -> tuple[str, tuple[int, int]]:
+    """The precision of products that torch is set to, and what the chip can do."""
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 and not is_interpreted() else "ieee"
+    return precision, torch.cuda.get_device_capability(tensor.device) if tensor.is_cuda else (9, 0)
+
+
+def launch_form(
     sizes: Sequence[int],
     choices: Sequence[int],
-    actions: int,
     masked: bool,
     activation: int,
-    clips_values: bool,
-    parameters: int,
     precision: str,
     capability: tuple[int, int],
 ) -> dict[str, Any]:
-    """The constants of `ppo_step.gradient_kernel` for layers of these sizes, and its form on a chip: as many rows at a
-    time as leave two layers of 64 in its registers."""
+    """The constants of a kernel for layers of these sizes, and its form on a chip: as many rows at a time as leave two
+    layers of 64 in its registers."""
     hidden = [*sizes[1:-1], 0, 0][:3]
     padded = [_padded(size) for size in (sizes[0], *hidden, sizes[-1])]
     return {
         "I": sizes[0], "H1": hidden[0], "H2": hidden[1], "H3": hidden[2], "O": sizes[-1],
         "IP": padded[0], "P1": padded[1], "P2": padded[2], "P3": padded[3], "OP": padded[4],
-        "PARAMETERS": parameters, "ACTIONS": actions, "SIZES": tuple(choices), "MASKED": masked,
-        "ACTIVATION": activation, "CLIPS_VALUES": clips_values, "PRECISION": precision,
+        "SIZES": tuple(choices), "MASKED": masked, "ACTIVATION": activation, "PRECISION": precision,
         "ROWS": 32 if capability[0] == 9 else 16, "num_warps": 8, "num_stages": 1,
     }  # fmt: skip
 

@@ -58,9 +58,8 @@ class ActorCritic:
             twice = torch.where(self._sees, twice, 0.0)
         return self.both(twice.reshape(2 * members, rows, -1)).view(members, 2, rows, -1)
 
-    def gather_gradient(self, log_std_gradient: Tensor) -> None:
-        """Collect what `backward()` has left, and the gradient in log_std [M, A], into `member_gradients`."""
-        self.parameters.gather_gradient()
+    def gather_settings(self, log_std_gradient: Tensor) -> None:
+        """Write the gradient in log_std [M, A] into `member_gradients`."""
         for gradient in self._settings_gradients:
             gradient.copy_(log_std_gradient)
 

@@ -140,7 +140,8 @@ class SessionSlots:
                 reader.cancel()
                 with self._lock:
                     self._sessions.discard(session)
-                await asyncio.to_thread(session.close)
+                # Its call may be cancelled now, when it has ended: what has not begun would be given up.
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
 
     @contextmanager
     def _place(self) -> Iterator[None]:

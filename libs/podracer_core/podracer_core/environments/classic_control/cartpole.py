@@ -50,11 +50,8 @@ class CartPole(TorchEnvironment):
     ) -> None:
         super().__init__(num_envs, device, *spaces_of(CART_POLE), max_episode_steps)
         self._sutton_barto_reward = sutton_barto_reward
-        self._limits = torch.tensor([[_POSITION_LIMIT], [_ANGLE_LIMIT]], dtype=torch.float64, device=self.device)
         self._push_left = torch.tensor(-_FORCE / _TOTAL_MASS, dtype=torch.float64, device=self.device)
         self._inertia = torch.tensor(_HALF_LENGTH * 4.0 / 3.0, dtype=torch.float64, device=self.device)
-        self._acceleration = torch.empty(2, num_envs, dtype=torch.float64, device=self.device)
-        self._cart_acceleration, self._pole_acceleration = self._acceleration.unbind()
         self._one = torch.ones(num_envs, device=self.device)
         self._variables = torch.arange(4, device=self.device)[:, None]
 
@@ -67,21 +64,19 @@ class CartPole(TorchEnvironment):
         """One Euler step of Florian 2007, "Correct equations for the dynamics of the cart-pole system", eq. 23 and 24
         without friction, as in Gymnasium.
         """
-        physics = state["physics"]
-        _, _, angle, angular_velocity = physics.unbind()
+        position, velocity, angle, angular_velocity = state["physics"].unbind()
         cosine, sine = angle.cos(), angle.sin()
         force = torch.add(self._push_left, action, alpha=2 * _FORCE / _TOTAL_MASS)
         # Both equations share (force + m l ω² sin θ) / (M + m).
         push = force.addcmul_(angular_velocity.square(), sine, value=_POLE_RATIO)
         inertia = self._inertia.addcmul(cosine, cosine, value=-_HALF_LENGTH * _POLE_MASS / _TOTAL_MASS)
-        torque = sine.mul_(_GRAVITY).addcmul_(cosine, push, value=-1)
-        torch.div(torque, inertia, out=self._pole_acceleration)
-        torch.addcmul(push, self._pole_acceleration, cosine, value=-_POLE_RATIO, out=self._cart_acceleration)
-        positions, velocities = physics.view(2, 2, -1).unbind(1)  # each [cart and pole, N]
-        positions.add_(velocities, alpha=_TIME_STEP)
-        velocities.add_(self._acceleration, alpha=_TIME_STEP)
-        out_of_bounds = positions.abs() > self._limits
-        terminated = out_of_bounds[0].logical_or_(out_of_bounds[1])
+        angular_acceleration = sine.mul_(_GRAVITY).addcmul_(cosine, push, value=-1).div_(inertia)
+        acceleration = push.addcmul_(angular_acceleration, cosine, value=-_POLE_RATIO)
+        position.add_(velocity, alpha=_TIME_STEP)
+        angle.add_(angular_velocity, alpha=_TIME_STEP)
+        velocity.add_(acceleration, alpha=_TIME_STEP)
+        angular_velocity.add_(angular_acceleration, alpha=_TIME_STEP)
+        terminated = (position.abs() > _POSITION_LIMIT).logical_or_(angle.abs() > _ANGLE_LIMIT)
         return state, -terminated.float() if self._sutton_barto_reward else self._one, terminated
 
     def observe(self, state: State, out: Tensor) -> None:
