@@ -18,6 +18,7 @@ from torch import Tensor
 from podracer_core.algorithms.algorithm import algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers.priorities import PriorityTree
+from podracer_core.buffers.rollout import allocate_rollout
 from podracer_core.catalogue.algorithms import BUILT_IN
 from podracer_core.catalogue.environments import EnvironmentSpec
 from podracer_core.catalogue.environments.find import BUILT_IN as ENVIRONMENTS
@@ -285,3 +286,18 @@ def test_a_step_is_few_kernels(monkeypatch: pytest.MonkeyPatch, make: type[Torch
         environment.step(action)
     assert list(kernels.counts) == ["compiled TorchEnvironment._advance"]
     assert 0 < kernels.total <= 8, kernels.counts
+
+
+@pytest.mark.thorough
+def test_an_update_of_wide_networks_is_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ant's: 4 epochs of 4 minibatches, 256-128-64."""
+    spaces = gymnasium.spaces.Box(-np.inf, np.inf, (105,), np.float32), gymnasium.spaces.Box(-1, 1, (8,), np.float32)
+    with counted(monkeypatch) as kernels:
+        shared = {"hidden_sizes": (256, 128, 64), "horizon": 16, "epochs": 4}
+        cohort = CohortConfig("ppo", (MemberConfig("0", 0, {"desired_kl": 0.01}),), shared)
+        algorithm = algorithm_class("ppo")(cohort, *spaces, "cuda")
+        device = torch.device("cuda")
+        rollout = allocate_rollout(16, 1, 8192, ((105,), torch.float32), ((8,), torch.float32), device)
+        kernels.counts.clear()
+        algorithm.update(rollout)
+    assert 400 < kernels.total <= 640, kernels.counts

@@ -15,8 +15,8 @@ import triton.backends.nvidia
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from podracer_core.kernels.ppo import launch_form
-from podracer_core.kernels.ppo_step import gradient_kernel
+from podracer_core.kernels.ppo import LOSS_ROWS, launch_form
+from podracer_core.kernels.ppo_step import gradient_kernel, loss_kernel
 from podracer_core.kernels.rollout_step import act_kernel
 
 FORMS = {(4, 64, 64, 2): [2], (64, 64, 64, 64, 17): []}
@@ -52,4 +52,8 @@ if __name__ == "__main__":
         step = {"PARAMETERS": parameters, "ACTIONS": len(choices) or sizes[-1], "CLIPS_VALUES": True}
         gradient = compile_for(capability, gradient_kernel, form | step, {})
         act = compile_for(capability, act_kernel, form | {"SEEN": sizes[0]}, {"action": "*i64"} if choices else {})
-        print(json.dumps({"form": sizes, "gradient": gradient, "act": act}), flush=True)
+        names = ("I", "O", "OP", "SIZES", "MASKED", "num_stages")
+        loss = {name: form[name] for name in names} | step | {"ROWS": LOSS_ROWS, "num_warps": 4}
+        del loss["PARAMETERS"]
+        takes = {"gradient": gradient, "act": act, "loss": compile_for(capability, loss_kernel, loss, {})}
+        print(json.dumps({"form": sizes} | takes), flush=True)

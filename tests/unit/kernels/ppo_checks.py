@@ -19,7 +19,7 @@ from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.algorithms.minibatch import RolloutRows
 from podracer_core.algorithms.ppo import PPO
 from podracer_core.kernels import acts_of, sums_over_time
-from podracer_core.kernels.ppo import choices_of
+from podracer_core.kernels.ppo import WidePPOKernels, choices_of
 
 INPUTS, ROWS, SIZE = 5, 70, 50  # 70 and 50 are no multiples of a block of 32
 SPACES = {
@@ -44,6 +44,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
         assert isinstance(algorithm, PPO)
         assert (algorithm._kernels is not None) == kernels
+        assert isinstance(algorithm._kernels, WidePPOKernels) == (kernels and (hidden, activation) in WIDE)
         noise = torch.randn(algorithm._networks.member_parameters.shape, generator=torch.Generator().manual_seed(1))
         algorithm._networks.member_parameters.add_(0.1 * noise)
         return algorithm
@@ -112,7 +113,8 @@ def reference(algorithm: PPO, rows: RolloutRows, masked: bool) -> Tensor:
 
 
 FORMS = [("categorical", False), ("categorical", True), ("several", True), ("gaussian", False)]
-CASES = [(*form, *network, members) for form in FORMS for network in NETWORKS for members in (1, 3)]
+WIDE = [((70, 8, 8, 8), "tanh")]  # and deep: layer by layer
+CASES = [(*form, *network, members) for form in FORMS for network in NETWORKS + WIDE for members in (1, 3)]
 QUICK = {("categorical", "tanh", 3), ("several", "relu", 1), ("gaussian", "elu", 3)}
 
 
@@ -162,8 +164,7 @@ class OwnLoss(PPO):
 @pytest.mark.parametrize(
     ("space", "hidden", "kind"),
     [
-        (SPACES["categorical"], (8, 65), PPO),
-        (SPACES["categorical"], (8, 8, 8, 8), PPO),
+        (gymnasium.spaces.Discrete(65), (8,), PPO),
         (gymnasium.spaces.MultiBinary(3), (8,), PPO),
         (SPACES["categorical"], (8,), OwnLoss),
     ],

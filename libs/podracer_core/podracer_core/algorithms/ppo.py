@@ -44,10 +44,10 @@ class PPO(OnPolicy):
         self._rate_factor = torch.ones(self.members, device=self.device)
         self._order = compiled(_order, self.device)
         self._kernels = None
-        architecture = self._networks.both.architecture
         # A class that derives from this one may have losses of its own.
-        if type(self) is PPO and self._h_term is None and self._networks.actor_inputs == architecture.inputs:
-            self._kernels = kernels_for(architecture, self._head, self._optimizer)
+        inputs = self._networks.both.architecture.inputs
+        if type(self) is PPO and self._h_term is None and self._networks.actor_inputs == inputs:
+            self._kernels = kernels_for(self._networks, self._head, self._optimizer)
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         if self._h_term is not None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from podracer_core.kernels.ppo import PPOKernels, covers
+from podracer_core.kernels.ppo import PPOKernels, WidePPOKernels, fits_on_chip, has_kernels
 from podracer_core.kernels.rollout import Acts, acts_of, sums_over_time
 
 if TYPE_CHECKING:
-    from podracer_core.networks import PolicyHead
-    from podracer_core.networks.stacked_network import Architecture
+    from podracer_core.networks import ActorCritic, PolicyHead
     from podracer_core.optimizers import StackedAdam
 
 __all__ = ["Acts", "acts_of", "kernels_for", "sums_over_time"]
 
 
-def kernels_for(architecture: Architecture, head: PolicyHead, optimizer: StackedAdam) -> PPOKernels | None:
+def kernels_for(networks: ActorCritic, head: PolicyHead, optimizer: StackedAdam) -> PPOKernels | None:
     """The kernels for PPO's gradient steps; None where there are none for this form, device or machine."""
-    if not covers(architecture, head, optimizer.parameters.device):
+    architecture = networks.both.architecture
+    if not has_kernels(architecture, head, optimizer.parameters.device):
         return None
-    return PPOKernels(architecture, head, optimizer)
+    return (PPOKernels if fits_on_chip(architecture) else WidePPOKernels)(networks, head, optimizer)

@@ -75,6 +75,84 @@ def _store_layer(start, weight, bias, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 
 
 @triton.jit
+def _critic_loss(y, output, old_value, target, weight, value_range, value_coefficient, CLIPS_VALUES: tl.constexpr):
+    """The loss of each row and its derivative in the outputs `y` of a critic."""
+    value = tl.sum(tl.where(output == 0, y, 0.0), 1)
+    error = value - target
+    free = error * error
+    value_slope = error
+    if CLIPS_VALUES:
+        moved = value - old_value
+        outside = tl.abs(moved) > tl.where(value_range > 0, value_range, float("inf"))
+        at_limit = old_value + tl.where(moved < 0, -value_range, value_range) - target
+        held = tl.where(outside, at_limit * at_limit, free)
+        value_slope = tl.where(held > free, 0.0, error)
+        free = tl.where(held > free, held, free)
+    slope = tl.where(output == 0, (value_coefficient * weight * value_slope)[:, None], 0.0)
+    return 0.5 * weight * free, slope
+
+
+@triton.jit
+def _actor_loss(
+    y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
+    I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Policy loss, divergence, whether it is clipped and entropy of each row, times its weight; the loss's derivative
+    in the outputs `y` of an actor and in log_std. `base`: where each row begins; `settings`: where log_std does."""
+    is_output = output < O
+    log_prob, entropy = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
+    of_settings = tl.zeros((OP,), tl.float32)
+    if len(SIZES) == 0:
+        log_std = tl.load(settings + output, mask=is_output, other=0.0)
+        action = tl.load(base[:, None] + I + output, mask=there[:, None] & is_output, other=0.0)
+        z = tl.where(is_output, (action - y) * tl.exp(-log_std), 0.0)
+        log_prob = tl.sum(tl.where(is_output, -0.5 * z * z - log_std - _HALF_LOG_TAU, 0.0), 1)
+        entropy += tl.sum(tl.where(is_output, log_std + _HALF_LOG_TAU + 0.5, 0.0))
+    else:
+        logits = y
+        if MASKED:
+            allowed = tl.load(base[:, None] + I + ACTIONS + output, mask=is_output, other=0.0)
+            logits = tl.where(allowed > 0, y, _FORBIDDEN)
+        probs = tl.zeros((ROWS, OP), tl.float32)
+        chosen, surprise = probs, probs
+        begin: tl.constexpr = 0
+        for choice in tl.static_range(len(SIZES)):
+            inside = (output >= begin) & (output < begin + SIZES[choice])
+            top = tl.max(tl.where(inside, logits, float("-inf")), 1)[:, None]
+            power = tl.where(inside, tl.exp(tl.where(inside, logits - top, 0.0)), 0.0)
+            total = tl.sum(power, 1)[:, None]
+            own_log_probs = tl.where(inside, logits - top - tl.log(total), 0.0)
+            own_probs = power / total
+            action = tl.load(base + I + choice, mask=there, other=0.0).to(tl.int32)
+            is_chosen = output == begin + action[:, None]
+            own_entropy = -tl.sum(own_probs * own_log_probs, 1)
+            log_prob += tl.sum(tl.where(is_chosen, own_log_probs, 0.0), 1)
+            entropy += own_entropy
+            probs += own_probs
+            chosen += tl.where(is_chosen, 1.0, 0.0)
+            surprise += tl.where(inside, own_log_probs + own_entropy[:, None], 0.0)
+            begin = begin + SIZES[choice]
+    log_ratio = log_prob - old_log_prob
+    ratio = tl.exp(log_ratio)
+    free = ratio * advantage
+    within = tl.where(ratio < 1 - clip_range, 1 - clip_range, ratio)
+    within = tl.where(within > 1 + clip_range, 1 + clip_range, within)
+    clipped = within * advantage
+    policy = -(weight * tl.where(free > clipped, clipped, free))
+    kl = weight * (ratio - 1 - log_ratio)
+    is_clipped = weight * tl.where(tl.abs(ratio - 1) > clip_range, 1.0, 0.0)
+    of_log_prob = -(weight * tl.where(free > clipped, 0.0, free))[:, None]
+    of_entropy = (-entropy_coefficient * weight)[:, None]
+    if len(SIZES) == 0:
+        slope = of_log_prob * z * tl.exp(-log_std)
+        of_settings += tl.sum(tl.where(is_output, of_log_prob * (z * z - 1) + of_entropy, 0.0), 0)
+    else:
+        slope = of_log_prob * (chosen - probs) - of_entropy * probs * surprise
+    return policy, kl, is_clipped, weight * entropy, slope, of_settings
+
+
+@triton.jit
 def gradient_kernel(
     parameters, columns, order, hyperparameters, partial, sums, count, first, size, members,
     I: tl.constexpr, H1: tl.constexpr, H2: tl.constexpr, H3: tl.constexpr, O: tl.constexpr,
@@ -107,7 +185,6 @@ def gradient_kernel(
     out = w3 + LAST2
     settings = out + LAST * O + O
     output = tl.arange(0, OP)[None, :]
-    is_output = output < O
 
     g1, c1 = tl.zeros((IP, P1), tl.float32), tl.zeros((P1,), tl.float32)
     if H2 > 0:
@@ -152,68 +229,20 @@ def gradient_kernel(
 
         weight_sum += weight
         if is_critic:
-            value = tl.sum(tl.where(output == 0, y, 0.0), 1)
-            error = value - target
-            free = error * error
-            value_slope = error
-            if CLIPS_VALUES:
-                moved = value - old_value
-                outside = tl.abs(moved) > tl.where(value_range > 0, value_range, float("inf"))
-                at_limit = old_value + tl.where(moved < 0, -value_range, value_range) - target
-                held = tl.where(outside, at_limit * at_limit, free)
-                value_slope = tl.where(held > free, 0.0, error)
-                free = tl.where(held > free, held, free)
-            value_sum += 0.5 * weight * free
-            slope = tl.where(output == 0, (value_coefficient * weight * value_slope)[:, None], 0.0)
+            lost, slope = _critic_loss(
+                y, output, old_value, target, weight, value_range, value_coefficient, CLIPS_VALUES
+            )
+            value_sum += lost
         else:
-            log_prob, entropy = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-            if len(SIZES) == 0:
-                log_std = tl.load(settings + output, mask=is_output, other=0.0)
-                action = tl.load(base[:, None] + I + output, mask=there[:, None] & is_output, other=0.0)
-                z = tl.where(is_output, (action - y) * tl.exp(-log_std), 0.0)
-                log_prob = tl.sum(tl.where(is_output, -0.5 * z * z - log_std - _HALF_LOG_TAU, 0.0), 1)
-                entropy += tl.sum(tl.where(is_output, log_std + _HALF_LOG_TAU + 0.5, 0.0))
-            else:
-                logits = y
-                if MASKED:
-                    allowed = tl.load(base[:, None] + I + ACTIONS + output, mask=is_output, other=0.0)
-                    logits = tl.where(allowed > 0, y, _FORBIDDEN)
-                probs = tl.zeros((ROWS, OP), tl.float32)
-                chosen, surprise = probs, probs
-                begin: tl.constexpr = 0
-                for choice in tl.static_range(len(SIZES)):
-                    inside = (output >= begin) & (output < begin + SIZES[choice])
-                    top = tl.max(tl.where(inside, logits, float("-inf")), 1)[:, None]
-                    power = tl.where(inside, tl.exp(tl.where(inside, logits - top, 0.0)), 0.0)
-                    total = tl.sum(power, 1)[:, None]
-                    own_log_probs = tl.where(inside, logits - top - tl.log(total), 0.0)
-                    own_probs = power / total
-                    action = tl.load(base + I + choice, mask=there, other=0.0).to(tl.int32)
-                    is_chosen = output == begin + action[:, None]
-                    own_entropy = -tl.sum(own_probs * own_log_probs, 1)
-                    log_prob += tl.sum(tl.where(is_chosen, own_log_probs, 0.0), 1)
-                    entropy += own_entropy
-                    probs += own_probs
-                    chosen += tl.where(is_chosen, 1.0, 0.0)
-                    surprise += tl.where(inside, own_log_probs + own_entropy[:, None], 0.0)
-                    begin = begin + SIZES[choice]
-            log_ratio = log_prob - old_log_prob
-            ratio = tl.exp(log_ratio)
-            free = ratio * advantage
-            within = tl.where(ratio < 1 - clip_range, 1 - clip_range, ratio)
-            within = tl.where(within > 1 + clip_range, 1 + clip_range, within)
-            clipped = within * advantage
-            policy_sum -= weight * tl.where(free > clipped, clipped, free)
-            kl_sum += weight * (ratio - 1 - log_ratio)
-            clipped_sum += weight * tl.where(tl.abs(ratio - 1) > clip_range, 1.0, 0.0)
-            entropy_sum += weight * entropy
-            of_log_prob = -(weight * tl.where(free > clipped, 0.0, free))[:, None]
-            of_entropy = (-entropy_coefficient * weight)[:, None]
-            if len(SIZES) == 0:
-                slope = of_log_prob * z * tl.exp(-log_std)
-                of_settings += tl.sum(tl.where(is_output, of_log_prob * (z * z - 1) + of_entropy, 0.0), 0)
-            else:
-                slope = of_log_prob * (chosen - probs) - of_entropy * probs * surprise
+            lost, kl, clipped, entropy, slope, of_row_settings = _actor_loss(
+                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
+                I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
+            )  # fmt: skip
+            policy_sum += lost
+            kl_sum += kl
+            clipped_sum += clipped
+            entropy_sum += entropy
+            of_settings += of_row_settings
 
         go += tl.dot(tl.trans(last), slope, input_precision=PRECISION)
         co += tl.sum(slope, 0)
@@ -260,6 +289,72 @@ def gradient_kernel(
 
 
 @triton.jit
+def loss_kernel(
+    outputs, columns, log_std, hyperparameters, slopes, of_log_std, sums, count, members, SETTINGS,
+    I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr,
+    MASKED: tl.constexpr, CLIPS_VALUES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What `gradient_kernel` does between the networks' outputs and their derivatives, for networks that are too wide
+    for it: outputs [2 M, count, O]; columns [M, count, _], the rows of the minibatch; log_std [M, O], from one member
+    to the next SETTINGS apart -> slopes [2 M, count, O], of_log_std [M, parts, O], sums [2 M, parts, 8]."""
+    network, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    member, is_critic = network // 2, network % 2 == 1
+    clip_range = tl.load(hyperparameters + member)
+    value_range = tl.load(hyperparameters + members + member)
+    value_coefficient = tl.load(hyperparameters + 2 * members + member)
+    entropy_coefficient = tl.load(hyperparameters + 3 * members + member)
+    MASK: tl.constexpr = O if MASKED else 0
+    WIDTH: tl.constexpr = I + ACTIONS + MASK + 5
+    output = tl.arange(0, OP)[None, :]
+    settings = log_std + member.to(tl.int64) * SETTINGS
+    of_settings = tl.zeros((OP,), tl.float32)
+    policy_sum = tl.zeros((ROWS,), tl.float32)
+    value_sum, entropy_sum, kl_sum = policy_sum, policy_sum, policy_sum
+    clipped_sum, weight_sum = policy_sum, policy_sum
+    for block in range(part, tl.cdiv(count, ROWS), parts):
+        row = block * ROWS + tl.arange(0, ROWS)
+        there = row < count
+        base = columns + (member.to(tl.int64) * count + row) * WIDTH
+        numbers = base + I + ACTIONS + MASK
+        old_log_prob = tl.load(numbers, mask=there, other=0.0)
+        advantage = tl.load(numbers + 1, mask=there, other=0.0)
+        target = tl.load(numbers + 2, mask=there, other=0.0)
+        old_value = tl.load(numbers + 3, mask=there, other=0.0)
+        weight = tl.load(numbers + 4, mask=there, other=0.0)
+        weight_sum += weight
+        place = (network.to(tl.int64) * count + row)[:, None] * O + output
+        inside = there[:, None] & (output < O)
+        y = tl.load(outputs + place, mask=inside, other=0.0)
+        if is_critic:
+            lost, slope = _critic_loss(
+                y, output, old_value, target, weight, value_range, value_coefficient, CLIPS_VALUES
+            )
+            value_sum += lost
+        else:
+            lost, kl, clipped, entropy, slope, of_row_settings = _actor_loss(
+                y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
+                I, O, OP, ACTIONS, SIZES, MASKED, ROWS,
+            )  # fmt: skip
+            policy_sum += lost
+            kl_sum += kl
+            clipped_sum += clipped
+            entropy_sum += entropy
+            of_settings += of_row_settings
+        tl.store(slopes + place, slope, mask=inside)
+    metrics = sums + (network * parts + part) * 8
+    tl.store(metrics, tl.sum(policy_sum))
+    tl.store(metrics + 1, tl.sum(value_sum))
+    tl.store(metrics + 2, tl.sum(entropy_sum))
+    tl.store(metrics + 3, tl.sum(kl_sum))
+    tl.store(metrics + 4, tl.sum(clipped_sum))
+    tl.store(metrics + 5, tl.sum(weight_sum))
+    if len(SIZES) == 0:
+        setting = tl.arange(0, OP)
+        of_own = of_log_std + (member * parts + part) * O
+        tl.store(of_own + setting, of_settings, mask=(setting < O) & (network % 2 == 0))
+
+
+@triton.jit
 def _sum(sums, network, column, parts, PARTS: tl.constexpr):
     part = tl.arange(0, PARTS)
     return tl.sum(tl.load(sums + (network * parts + part) * 8 + column, mask=part < parts, other=0.0))
@@ -267,8 +362,9 @@ def _sum(sums, network, column, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def reduce_kernel(
-    partial, sums, gradient, squares, parts, PARAMETERS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr
-):
+    partial, sums, gradient, squares, parts, sum_parts, PARAMETERS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """The sum over parts over the sum of weights: gradient [M, 2 PARAMETERS], and the sums of its squares by block,
     squares [M, blocks]."""
     member, block = tl.program_id(0), tl.program_id(1)
@@ -280,7 +376,7 @@ def reduce_kernel(
     for _ in range(parts):
         total += tl.load(partial + start, mask=there, other=0.0)
         start += PARAMETERS
-    total = total / tl.maximum(_sum(sums, 2 * member, 5, parts, PARTS), 1e-8)
+    total = total / tl.maximum(_sum(sums, 2 * member, 5, sum_parts, PARTS), 1e-8)
     tl.store(gradient + member * 2 * PARAMETERS + element, total, mask=there)
     tl.store(squares + member * tl.num_programs(1) + block, tl.sum(total * total))
 

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from podracer_core.device.compiler import can_compile
-from podracer_core.kernels.ppo import ACTIVATIONS, chip_of, choices_of, covers, is_interpreted, launch_form
+from podracer_core.kernels.ppo import (
+    ACTIVATIONS,
+    chip_of,
+    choices_of,
+    fits_on_chip,
+    has_kernels,
+    is_interpreted,
+    launch_form,
+)
 from podracer_core.networks import NetworkActor
 from podracer_core.networks.actor import Actor
 
@@ -26,7 +34,8 @@ def acts_of(actor: Actor) -> Acts:
     if (
         isinstance(actor, NetworkActor)
         and len(actor.network.weights[0]) == actor.members  # no ensemble
-        and covers(actor.network.architecture, actor.head, actor.device)
+        and has_kernels(actor.network.architecture, actor.head, actor.device)
+        and fits_on_chip(actor.network.architecture)
     ):
         return partial(_act_by_kernel, actor)
     return partial(_act_as_it_is, actor)
