@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from podracer_core.algorithms import off_policy
-from podracer_core.algorithms.algorithm import algorithm_class
+from podracer_core.algorithms.algorithm import Algorithm, algorithm_class
 from podracer_core.algorithms.cohort import CohortConfig, MemberConfig
 from podracer_core.buffers import replay
 from podracer_core.buffers.replay import Replay
@@ -136,6 +136,36 @@ def test_training_by_graphs_is_training(monkeypatch: pytest.MonkeyPatch, name: s
     monkeypatch.setattr(off_policy, "_STEPS_AT_ONCE", 3)
     torch.testing.assert_close(trained(name, 10, **more), expected, rtol=0, atol=0, equal_nan=True)
     assert len(captures) >= 2, "collecting and updating"
+
+
+@pytest.mark.parametrize("shared", [{"normalize_rewards": True, "epochs": 2}, {"desired_kl": 0.01}], ids=str)
+def test_what_is_resumed_goes_on_exactly(monkeypatch: pytest.MonkeyPatch, shared: dict[str, object]) -> None:
+    """From copies of all state, in a learner and an environment that are new, beside the ones that went on."""
+    use_recorder(monkeypatch)
+    cohort = CohortConfig("ppo", tuple(MemberConfig(str(seed), seed) for seed in range(MEMBERS)), shared)
+
+    def begin() -> tuple[Algorithm, Collector]:
+        environment = CartPole(MEMBERS * ENVS, "cpu")
+        environment._starts = None
+        algorithm = algorithm_class("ppo")(cohort, environment.observation_space, environment.action_space)
+        return algorithm, Collector(environment, algorithm.actor, torch.arange(MEMBERS))
+
+    def train(algorithm: Algorithm, collector: Collector) -> list[Tensor]:
+        for _ in range(WARM_UP + 3):
+            algorithm.update(collector.collect(16, policy_version=algorithm.version))
+        return [*algorithm.actor.state().values(), *collector.state().values()]
+
+    algorithm, collector = begin()
+    train(algorithm, collector)
+    states, state = [algorithm.member_state(member) for member in range(MEMBERS)], collector.state()
+    assert len(captures) == 2
+    other, beside = begin()
+    for member, own in enumerate(states):
+        other.load_member_state(member, own)
+    other.version = algorithm.version
+    beside.load_state(state)
+    for ours, theirs in zip(train(algorithm, collector), train(other, beside), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_priorities_are_drawn_from_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
