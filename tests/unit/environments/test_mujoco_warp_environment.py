@@ -68,7 +68,8 @@ def assert_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: An
 @on_cpu
 @pytest.mark.parametrize("environment_id", IDS)
 def test_a_task_is_the_same_on_both_engines(environment_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver of Warp on both."""
+    """Same episodes' starts, observations, rewards and ends, with the friction cones and the solver of Warp on both.
+    A state that was saved is the one that is loaded."""
     monkeypatch.setattr(engine, "load_model", lambda xml_file: model_for_warp(load_model(xml_file)))
     ours, theirs = make(environment_id, limit=8), make(environment_id, limit=8, on="mujoco")
     seeds = torch.arange(4)
@@ -82,6 +83,10 @@ def test_a_task_is_the_same_on_both_engines(environment_id: str, monkeypatch: py
             # Velocities of Humanoid's inertia reach hundreds; a joint that stops takes a float32's rounding with it.
             torch.testing.assert_close(value, other[name], rtol=2e-3, atol=2e-3, msg=lambda m, n=name: f"{n}: {m}")
     assert ends >= 8
+    fresh, saved = make(environment_id, limit=8), ours.state()
+    fresh.reset(seeds + 7)
+    fresh.load_state(saved)
+    assert_same(fresh.state(), saved)
 
 
 @on_cpu
