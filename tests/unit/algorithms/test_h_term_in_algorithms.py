@@ -187,7 +187,8 @@ def test_ppos_written_out_gradient_is_that_of_autograd(form: str, space: Any) ->
     networks.parameters.flat.normal_(std=0.3)
     networks.parameters.zero_gradient()
     (log_std_gradient,) = algorithm._further_gradients(40)
-    networks.gather_gradient(log_std_gradient)
+    networks.parameters.gather_gradient()
+    networks.gather_settings(log_std_gradient)
     mine = networks.parameters.gradient.clone()
 
     networks.parameters.zero_gradient()

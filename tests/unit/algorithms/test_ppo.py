@@ -120,7 +120,8 @@ def test_backward_is_the_gradient_of_the_papers_loss(
     )
     with torch.no_grad():
         _, log_std_gradient = algorithm._backward(batch)
-    networks.gather_gradient(log_std_gradient)
+    networks.parameters.gather_gradient()
+    networks.gather_settings(log_std_gradient)
     mine = parameters.gradient.clone()
 
     parameters.zero_gradient()

@@ -79,7 +79,8 @@ class ProcessBackend(EvaluationBackend):
     def poll(self, timeout_s: float = 0.0) -> list[EvaluationAnswer]:
         answers: list[EvaluationAnswer] = []
         try:
-            while self._connection.poll(0.0 if answers else timeout_s):
+            # One at a time: what comes after an answer may be an error.
+            while not answers and self._connection.poll(timeout_s):
                 message = json.loads(self._connection.recv_bytes())
                 if "error" in message:
                     self._keeps = False  # it ends now
