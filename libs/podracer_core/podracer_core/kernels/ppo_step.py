@@ -93,6 +93,21 @@ def _critic_loss(y, output, old_value, target, weight, value_range, value_coeffi
 
 
 @triton.jit
+def _surrogate(log_prob, old_log_prob, advantage, weight, clip_range):
+    """Policy loss, divergence and whether it is clipped, times the weight; the loss's derivative in log_prob [_, 1]."""
+    log_ratio = log_prob - old_log_prob
+    ratio = tl.exp(log_ratio)
+    free = ratio * advantage
+    within = tl.where(ratio < 1 - clip_range, 1 - clip_range, ratio)
+    within = tl.where(within > 1 + clip_range, 1 + clip_range, within)
+    clipped = within * advantage
+    policy = -(weight * tl.where(free > clipped, clipped, free))
+    kl = weight * (ratio - 1 - log_ratio)
+    is_clipped = weight * tl.where(tl.abs(ratio - 1) > clip_range, 1.0, 0.0)
+    return policy, kl, is_clipped, -(weight * tl.where(free > clipped, 0.0, free))[:, None]
+
+
+@triton.jit
 def _actor_loss(
     y, output, there, base, settings, old_log_prob, advantage, weight, clip_range, entropy_coefficient,
     I: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, ACTIONS: tl.constexpr, SIZES: tl.constexpr,
@@ -133,16 +148,7 @@ def _actor_loss(
             chosen += tl.where(is_chosen, 1.0, 0.0)
             surprise += tl.where(inside, own_log_probs + own_entropy[:, None], 0.0)
             begin = begin + SIZES[choice]
-    log_ratio = log_prob - old_log_prob
-    ratio = tl.exp(log_ratio)
-    free = ratio * advantage
-    within = tl.where(ratio < 1 - clip_range, 1 - clip_range, ratio)
-    within = tl.where(within > 1 + clip_range, 1 + clip_range, within)
-    clipped = within * advantage
-    policy = -(weight * tl.where(free > clipped, clipped, free))
-    kl = weight * (ratio - 1 - log_ratio)
-    is_clipped = weight * tl.where(tl.abs(ratio - 1) > clip_range, 1.0, 0.0)
-    of_log_prob = -(weight * tl.where(free > clipped, 0.0, free))[:, None]
+    policy, kl, is_clipped, of_log_prob = _surrogate(log_prob, old_log_prob, advantage, weight, clip_range)
     of_entropy = (-entropy_coefficient * weight)[:, None]
     if len(SIZES) == 0:
         slope = of_log_prob * z * tl.exp(-log_std)
