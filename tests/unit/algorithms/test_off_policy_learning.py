@@ -86,6 +86,7 @@ def test_flash_sac_takes_pendulum_to_minus_200_within_15_000_steps() -> None:
     assert_learned("flash_sac", Pendulum, 4, FLASH, -200.0, 15_000, 1_000)
 
 
+@pytest.mark.timeout(900)  # minutes on one busy core
 def test_discrete_sac_takes_cartpole_to_475_within_100_000_steps() -> None:
     shared = CARTPOLE | {"actor_learning_rate_scale": 0.15, "target_entropy_scale": 0.5}
     del shared["exploration_steps"]
