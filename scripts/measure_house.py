@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ast
 import gc
+import io
 import json
 import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,30 +31,47 @@ class Module:
     """A file: the modules of ours that it imports, anywhere in it, and its long functions by name."""
 
     lines: int
+    tokens: int
     import_lines: int = 0
     imports: set[str] = field(default_factory=set)
     long_functions: dict[str, int] = field(default_factory=dict)
 
 
-Trees = Mapping[str, tuple[ast.Module, int]]
-"""Each module, and how many lines its file has, by dotted name."""
+Trees = Mapping[str, tuple[ast.Module, str]]
+"""Each module, and its text, by dotted name."""
+
+LAYOUT = {
+    tokenize.ENCODING,
+    tokenize.COMMENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+"""Tokens that are not counted, so that another line length or style leaves the number as it is."""
 
 
 def read_trees(root: Path) -> Trees:
     """The modules of the packages below `libs/*` and `services/*`."""
-    trees: dict[str, tuple[ast.Module, int]] = {}
+    trees: dict[str, tuple[ast.Module, str]] = {}
     for path in sorted([*root.glob("libs/*/*/**/*.py"), *root.glob("services/*/*/**/*.py")]):
         parts = path.relative_to(root).with_suffix("").parts
         if path.relative_to(root).as_posix().startswith(STUBS) or "build" in parts[:-1]:
             continue
         text = path.read_text(encoding="utf-8")
         name = ".".join(parts[2:-1] if parts[-1] == "__init__" else parts[2:])
-        trees[name] = (ast.parse(text), len(text.splitlines()))
+        trees[name] = (ast.parse(text), text)
     return trees
 
 
-def _read(name: str, tree: ast.Module, lines: int, known: Collection[str]) -> Module:
-    module = Module(lines)
+def count_tokens(text: str) -> int:
+    """Python's tokens in `text`, without comments, line ends and indentation."""
+    return sum(each.type not in LAYOUT for each in tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+def _read(name: str, tree: ast.Module, text: str, known: Collection[str]) -> Module:
+    module = Module(len(text.splitlines()), count_tokens(text))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             documentation = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
@@ -112,7 +131,7 @@ def floors(graph: Mapping[str, set[str]]) -> int:
 def measure(root: Path) -> dict[str, object]:
     """All figures of the house below `root`."""
     trees = read_trees(root)
-    modules = {name: _read(name, tree, lines, trees.keys()) for name, (tree, lines) in trees.items()}
+    modules = {name: _read(name, tree, text, trees.keys()) for name, (tree, text) in trees.items()}
     walks, broken = measure_walks(root / "scripts/walks.toml", {name: tree for name, (tree, _) in trees.items()})
     graph = {name: module.imports for name, module in modules.items()}
     folders: dict[str, set[str]] = defaultdict(set)
@@ -125,6 +144,7 @@ def measure(root: Path) -> dict[str, object]:
     packages = sorted({name.partition(".")[0] for name in modules})
     return {
         "lines": lines,
+        "tokens": sum(module.tokens for module in modules.values()),
         "files": len(modules),
         "import_share": round(sum(each.import_lines for each in modules.values()) / max(1, lines), 4),
         "one_importer": sum(count == 1 for count in importers.values()),
@@ -141,7 +161,12 @@ def measure(root: Path) -> dict[str, object]:
 def _of_package(package: str, modules: Mapping[str, Module]) -> dict[str, int]:
     own = {name: module for name, module in modules.items() if name.partition(".")[0] == package}
     graph = {name: module.imports & own.keys() for name, module in own.items()}
-    return {"lines": sum(module.lines for module in own.values()), "files": len(own), "floors": floors(graph)}
+    return {
+        "lines": sum(module.lines for module in own.values()),
+        "tokens": sum(module.tokens for module in own.values()),
+        "files": len(own),
+        "floors": floors(graph),
+    }
 
 
 def _folder(name: str) -> str:
