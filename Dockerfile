@@ -116,13 +116,16 @@ ENTRYPOINT ["python", "-m", "podracer_leaderboard"]
 
 FROM python AS pod
 ARG VARIANT=cpu
-# Triton compiles how its kernels are called when they are first used.
+# Triton compiles how its kernels are called when they are first used. Debian's Python, unlike python:3.11-slim's, has
+# its headers in a package of their own.
 RUN if [ "$VARIANT" = cuda ]; then \
-      apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
+      headers=$(python -c 'import os, sysconfig; print("" if os.path.exists(sysconfig.get_path("include") + "/Python.h") else "libpython3-dev")') \
+   && apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev $headers && rm -rf /var/lib/apt/lists/*; \
     fi
 COPY --from=torch /opt/podracer /opt/podracer
 COPY --from=pod-dependencies /opt/podracer/dependencies /opt/podracer/dependencies
 COPY --from=code /code/podracer_core /opt/podracer/code
+RUN [ "$VARIANT" != cuda ] || python -c "import sys; from podracer_core.device.toolchain import missing; sys.exit(missing() or 0)"
 # podracer_core/device/__init__.py says why.
 ENV OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=3000 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_ARENA_MAX=2
 ARG REVISION=
