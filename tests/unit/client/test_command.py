@@ -96,13 +96,6 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         assert f" {name} " in result.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str, podracer: Callable[..., Result]) -> None:
-    result = podracer(name, "--help")
-    assert result.returncode == 0, result.stderr
-    assert "Usage" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
