@@ -107,14 +107,15 @@ def test_a_made_up_house(tmp_path: Path) -> None:
     table = measure(tmp_path)
     figures = json.loads(table.splitlines()[-1])
     assert (figures["lines"], figures["files"]) == (1 + 3 + 3 + 2 + 5 + 55, 8)
+    assert figures["tokens"] == 206
     assert figures["import_share"] == round((1 + 3 + 2 + 1 + 1) / 69, 4)
     assert figures["one_importer"] == 3, "call, left and right; errors has two"
     assert figures["circles"] == [["podracer_pilot.left", "podracer_pilot.right"]]
     assert figures["folder_circles"] == figures["circles"]
     assert figures["long_functions"] == {"podracer_pilot.right:long": 51}
     assert figures["packages"] == {
-        "podracer_core": {"lines": 9, "files": 5, "floors": 3},
-        "podracer_pilot": {"lines": 60, "files": 3, "floors": 2},
+        "podracer_core": {"lines": 9, "tokens": 27, "files": 5, "floors": 3},
+        "podracer_pilot": {"lines": 60, "tokens": 179, "files": 3, "floors": 2},
     }
     assert "podracer_pilot.left ↔ podracer_pilot.right" in table
     walk = {"hops": 2, "conversions": 1, "files": 2, "most_hops": 1, "most_files": 2}
