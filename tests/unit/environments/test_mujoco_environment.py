@@ -1,4 +1,5 @@
-"""The frame of the MuJoCo environments: first states, threads, broken worlds, refusals, what is left behind."""
+"""The frame of the MuJoCo environments: first states, threads, broken worlds, refusals, what is
+left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from podracer_core.environments.registry import make_vec_environment
 from podracer_core.environments.spaces import to_gymnasium
 from podracer_core.errors import InvalidInput, PreconditionFailed
 
-IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco" and info.id != "mjlab"]
+IDS = [info.id for info in BUILT_IN.values() if info.backend == "mujoco"]
 
 
 def make(environment_id: str, num_envs: int, **kwargs: Any) -> MuJoCoEnvironment:
@@ -34,9 +35,14 @@ def make(environment_id: str, num_envs: int, **kwargs: Any) -> MuJoCoEnvironment
 
 def actions_for(environment: MuJoCoEnvironment, steps: int) -> Tensor:
     """Random ones [steps, N, …], the same for a world whatever its neighbours."""
-    low, high = (torch.as_tensor(bound) for bound in (environment.action_space.low, environment.action_space.high))
+    low, high = (
+        torch.as_tensor(bound)
+        for bound in (environment.action_space.low, environment.action_space.high)
+    )
     generators = [torch.Generator().manual_seed(world) for world in range(environment.num_envs)]
-    uniform = torch.stack([torch.rand(steps, *low.shape, generator=generator) for generator in generators], dim=1)
+    uniform = torch.stack(
+        [torch.rand(steps, *low.shape, generator=generator) for generator in generators], dim=1
+    )
     return low + (high - low) * uniform
 
 
@@ -73,7 +79,9 @@ def test_neither_threads_nor_neighbours_matter(environment_id: str, threads: Non
         trajectory = []
         for action in actions_for(environment, 100):
             step = environment.step(action)
-            trajectory.append(torch.cat([environment.qpos, environment.qvel, step.reward[:, None]], 1)[:2].clone())
+            trajectory.append(
+                torch.cat([environment.qpos, environment.qvel, step.reward[:, None]], 1)[:2].clone()
+            )
         found.append(torch.stack(trajectory))
         assert environment.state()["episode"].sum() > 0 or environment_id == "Ant-v5"
     assert torch.equal(found[0], found[1])
@@ -119,7 +127,9 @@ def test_a_broken_world_is_reset_and_counted(number: float) -> None:
             assert not found.terminated[1]
             assert found.reward[1] == 0
             assert not found.final_observation[1].any()
-            assert torch.equal(found.observation[1].double()[:13], hurt.qpos[1, 2:].float().double())
+            assert torch.equal(
+                found.observation[1].double()[:13], hurt.qpos[1, 2:].float().double()
+            )
     assert hurt.broken_count.tolist() == [0, 1, 0]
     assert hurt.state()["episode"].tolist() == [0, 1, 0]
     hurt.reset(torch.tensor([5, 6, 7]))
@@ -145,7 +155,11 @@ def test_a_world_that_mujoco_gives_up_is_broken(monkeypatch: pytest.MonkeyPatch)
 def test_actions_are_clipped_and_nan_is_zero() -> None:
     environment = make("Humanoid-v5", 2)
     environment.reset(torch.arange(2))
-    wild = torch.tensor([torch.inf, -torch.inf, torch.nan, 5.0, -5.0, 0.1]).repeat(3)[:17].expand(2, 17)
+    wild = (
+        torch.tensor([torch.inf, -torch.inf, torch.nan, 5.0, -5.0, 0.1])
+        .repeat(3)[:17]
+        .expand(2, 17)
+    )
     assert environment.step(wild).valid.all()
     limit = float(np.float32(0.4))
     assert environment.ctrl[0, :5].tolist() == [limit, -limit, 0, limit, -limit]
@@ -155,7 +169,9 @@ def test_no_noise_is_the_models_own_state() -> None:
     environment = make("HalfCheetah-v5", 2, reset_noise_scale=0)
     environment.reset(torch.tensor([1, 2]))
     assert not environment.qvel.any()
-    assert torch.equal(environment.qpos, torch.from_numpy(environment.physics.model.qpos0).expand(2, -1))
+    assert torch.equal(
+        environment.qpos, torch.from_numpy(environment.physics.model.qpos0).expand(2, -1)
+    )
 
 
 def test_first_states_are_distributed_as_gymnasiums() -> None:
@@ -167,7 +183,9 @@ def test_first_states_are_distributed_as_gymnasiums() -> None:
     noise = ant.qpos - torch.from_numpy(ant.physics.model.qpos0)
     assert noise.abs().max() <= 0.1
     assert noise.mean(0).abs().max() < 5 * 0.1 / (3 * count) ** 0.5
-    torch.testing.assert_close(ant.qvel.std(0), torch.full_like(ant.qvel[0], 0.1), rtol=0.08, atol=0)
+    torch.testing.assert_close(
+        ant.qvel.std(0), torch.full_like(ant.qvel[0], 0.1), rtol=0.08, atol=0
+    )
     goal = reacher.qpos[:, -2:]
     assert goal.norm(dim=1).max() < 0.2
     # Uniform in a disc: a quarter of it lies within half the radius.
@@ -175,17 +193,29 @@ def test_first_states_are_distributed_as_gymnasiums() -> None:
     assert not reacher.qvel[:, -2:].any()
     x, y = pusher.qpos[:, -4], pusher.qpos[:, -3]
     assert ((x >= -0.3) & (x <= 0) & (y.abs() <= 0.2) & (torch.hypot(x, y) > 0.17)).all()
-    # Uniform in a rectangle 0.3 × 0.4 without half a disc of radius 0.17: the part with x < -0.17 has 0.052 / 0.0746.
-    assert abs((x < -0.17).double().mean() - 0.052 / (0.12 - torch.pi * 0.17**2 / 2)) < 5 * (0.21 / count) ** 0.5
+    # Uniform in a rectangle 0.3 × 0.4 without half a disc of radius 0.17: the part with x < -0.17
+    # has 0.052 / 0.0746.
+    assert (
+        abs((x < -0.17).double().mean() - 0.052 / (0.12 - torch.pi * 0.17**2 / 2))
+        < 5 * (0.21 / count) ** 0.5
+    )
     assert not pusher.qpos[:, -2:].any()
 
 
 @pytest.mark.parametrize(
     ("environment_id", "kwargs", "complaint"),
     [
-        ("Ant-v5", {"include_cfrc_ext_in_observation": True}, "must be false.*entry_point gymnasium.*:AntEnv"),
+        (
+            "Ant-v5",
+            {"include_cfrc_ext_in_observation": True},
+            "must be false.*entry_point gymnasium.*:AntEnv",
+        ),
         ("Humanoid-v5", {"contact_cost_weight": "much"}, "contact_cost_weight: expected a number"),
-        ("HalfCheetah-v5", {"engine": "bullet"}, "kwargs.engine: expected auto or mujoco or warp, got 'bullet'"),
+        (
+            "HalfCheetah-v5",
+            {"engine": "bullet"},
+            "kwargs.engine: expected auto or mujoco or warp, got 'bullet'",
+        ),
         ("HalfCheetah-v5", {"frame_skip": 0}, "frame_skip must be 1 to 1000, not 0"),
         ("HalfCheetah-v5", {"frame_skip": 10**9}, "frame_skip must be 1 to 1000, not 1000000000"),
         ("HalfCheetah-v5", {"xml_file": "cheetah.xml"}, "there is no model .*half_cheetah.xml"),
@@ -239,12 +269,15 @@ def test_a_closed_one_is_gone_at_once() -> None:
 
 
 def test_two_threads_step_two_environments() -> None:
-    """A learner trains in one and judges in the other; MuJoCo's batches know nothing of each other."""
+    """A learner trains in one and judges in the other; MuJoCo's batches know nothing of each
+    other."""
 
     def returns(seed: int) -> Tensor:
         environment = make("Ant-v5", 8)
         environment.reset(torch.arange(8) + seed)
-        return torch.stack([environment.step(action).reward.clone() for action in actions_for(environment, 60)])
+        return torch.stack(
+            [environment.step(action).reward.clone() for action in actions_for(environment, 60)]
+        )
 
     alone = [returns(seed) for seed in (0, 100)]
     with ThreadPoolExecutor(2) as pool:
@@ -255,12 +288,15 @@ def test_two_threads_step_two_environments() -> None:
 def test_a_model_that_mujoco_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text("<mujoco><worldbody><box/></worldbody></mujoco>")
-    with pytest.raises(InvalidInput, match=r"MuJoCo cannot read .*model.xml: .*unrecognized element"):
+    with pytest.raises(
+        InvalidInput, match=r"MuJoCo cannot read .*model.xml: .*unrecognized element"
+    ):
         make("Ant-v5", 1, xml_file=str(path))
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """Neither MuJoCo's log file in the working directory nor its complaint about Gymnasium's half_cheetah.xml."""
+    """Neither MuJoCo's log file in the working directory nor its complaint about Gymnasium's
+    half_cheetah.xml."""
     program = """if True:
         import torch
         from podracer_core.environments.mujoco.tasks.planar import HalfCheetah
@@ -270,7 +306,9 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         cheetah.qvel[1] = torch.nan
         print(cheetah.step(torch.zeros(2, 6)).valid.tolist())
     """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("\n")[:2] == ["made", "[True, False]"]
     assert "settotalmass" not in done.stderr
     assert not list(tmp_path.iterdir())
@@ -290,6 +328,8 @@ def test_without_mujoco_only_these_are_missing() -> None:
         except PreconditionFailed as error:
             print(error.message)
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("\n")[0] == "mujoco"
     assert "install podracer-core[mujoco]" in done.stdout

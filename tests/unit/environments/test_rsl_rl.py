@@ -20,7 +20,11 @@ from podracer_core.catalogue.spaces import BoxSpace, DictSpace, to_json
 from podracer_core.checkpoint import Checkpoint, load_policy
 from podracer_core.checkpoint.export import export_policy
 from podracer_core.collect import Collector
-from podracer_core.environments.registry import make_vec_environment
+from podracer_core.environments.registry import (
+    evaluation_device,
+    is_evaluated_beside,
+    make_vec_environment,
+)
 from podracer_core.environments.spaces import from_gymnasium
 from podracer_core.environments.vec_environment import VecEnvironment
 from podracer_core.errors import InvalidInput
@@ -31,12 +35,21 @@ MEMBERS, WORLDS, HORIZON = 2, 4, 12
 
 
 def cohort(*members: int, **shared: Any) -> CohortConfig:
-    settings = {"horizon": HORIZON, "hidden_sizes": (8, 8), "epochs": 2, "normalize_observations": True}
-    return CohortConfig("ppo", tuple(MemberConfig(f"agent{m}", 10 + m) for m in members), settings | shared)
+    settings = {
+        "horizon": HORIZON,
+        "hidden_sizes": (8, 8),
+        "epochs": 2,
+        "normalize_observations": True,
+    }
+    return CohortConfig(
+        "ppo", tuple(MemberConfig(f"agent{m}", 10 + m) for m in members), settings | shared
+    )
 
 
 def start(environment: VecEnvironment, *members: int, **shared: Any) -> tuple[OnPolicy, Collector]:
-    algorithm = PPO(cohort(*members, **shared), environment.observation_space, environment.action_space)
+    algorithm = PPO(
+        cohort(*members, **shared), environment.observation_space, environment.action_space
+    )
     seeds = torch.tensor([10 + member for member in members])
     return algorithm, Collector(environment, algorithm.actor, seeds, random_ages=False)
 
@@ -68,20 +81,36 @@ def test_groups_ends_and_members_lie_where_they_belong() -> None:
     rollout = collector.collect(HORIZON)
     seen = rollout.observation
     assert seen.shape == (HORIZON + 1, MEMBERS, WORLDS, WHOLE)
-    torch.testing.assert_close(seen[..., 2:4], (seen[..., 0] + seen[..., 1]).unsqueeze(-1).expand(-1, -1, -1, 2))
+    torch.testing.assert_close(
+        seen[..., 2:4], (seen[..., 0] + seen[..., 1]).unsqueeze(-1).expand(-1, -1, -1, 2)
+    )
     torch.testing.assert_close(seen[..., 4:6], seen[..., :2].square())
     assert environment.original_space == DictSpace(
-        (("actor", BoxSpace(-torch.inf, torch.inf, (3,))), ("critic", BoxSpace(-torch.inf, torch.inf, (4,))))
+        (
+            ("actor", BoxSpace(-torch.inf, torch.inf, (3,))),
+            ("critic", BoxSpace(-torch.inf, torch.inf, (4,))),
+        )
     )
-    actions = torch.stack(acted).view(HORIZON, MEMBERS, WORLDS, 2)  # the simulator clips them, in a copy
-    assert torch.equal(actions, rollout.action.clamp(-1, 1)) and not torch.equal(actions, rollout.action)
+    # the simulator clips them, in a copy
+    actions = torch.stack(acted).view(HORIZON, MEMBERS, WORLDS, 2)
+    assert torch.equal(actions, rollout.action.clamp(-1, 1)) and not torch.equal(
+        actions, rollout.action
+    )
     ended = rollout.terminated | rollout.truncated
-    assert rollout.terminated.any() and rollout.truncated.any() and not (rollout.terminated & rollout.truncated).any()
+    assert (
+        rollout.terminated.any()
+        and rollout.truncated.any()
+        and not (rollout.terminated & rollout.truncated).any()
+    )
     assert torch.equal(rollout.final_observation[ended], seen[:-1][ended])
     assert torch.equal(rollout.final_observation[~ended], seen[1:][~ended])
     assert (seen[1:][ended][:, :2] == 0.1).all() and rollout.valid.all()
     environment.load_state(environment.state())
-    assert len(simulator.seeds) == 1 and (simulator.place == 0.1).all() and not environment.resumes_episodes
+    assert (
+        len(simulator.seeds) == 1
+        and (simulator.place == 0.1).all()
+        and not environment.resumes_episodes
+    )
     assert environment.set_ages(torch.full((MEMBERS * WORLDS,), LIMIT - 1))
     assert environment.step(torch.zeros(MEMBERS * WORLDS, 2)).truncated.all()
 
@@ -92,7 +121,14 @@ def test_a_time_limit_is_bootstrapped_as_rsl_rl_does() -> None:
     value, following = algorithm._values.of(rollout)
     gamma, lam = (algorithm._hyperparameters[name] for name in ("gamma", "gae_lambda"))
     ours = generalized_advantages(
-        rollout.reward, value, following, rollout.terminated, rollout.truncated, rollout.valid, gamma, lam
+        rollout.reward,
+        value,
+        following,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.valid,
+        gamma,
+        lam,
     )
     # rsl_rl 5.4, PPO.process_env_step and compute_returns.
     goes_on = (~(rollout.terminated | rollout.truncated)).float()
@@ -124,7 +160,9 @@ def test_a_member_trains_as_it_would_alone_and_goes_on_from_its_state() -> None:
     for algorithm in (alone, other):
         for group, tensors in algorithm.member_state(0).items():
             for name, tensor in tensors.items():
-                torch.testing.assert_close(tensor, together.member_state(1)[group][name], atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(
+                    tensor, together.member_state(1)[group][name], atol=1e-5, rtol=1e-4
+                )
 
 
 def _spaces() -> tuple[Any, Any]:
@@ -138,7 +176,9 @@ def test_the_actor_alone_is_exported(tmp_path: Path) -> None:
     whole = rollout.observation[:-1].flatten(0, 2)
     expected = algorithm.actor.greedy(whole.unsqueeze(0))[0]
     torch.testing.assert_close(load_policy(checkpoint)(whole[:, :ACTOR_SIZE]), expected)
-    compared = export_policy(checkpoint, tmp_path / "policy", "torchscript", observed=whole[:, :ACTOR_SIZE])
+    compared = export_policy(
+        checkpoint, tmp_path / "policy", "torchscript", observed=whole[:, :ACTOR_SIZE]
+    )
     assert compared.observations > len(whole)
     exported = torch.jit.load(tmp_path / "policy")  # type: ignore[no-untyped-call]
     torch.testing.assert_close(exported(whole[:, :ACTOR_SIZE]), expected)
@@ -162,8 +202,23 @@ def test_a_broken_world_is_set_aside() -> None:
     environment.reset(torch.arange(3))
     environment._simulator.place[1] = torch.nan
     step = environment.step(torch.zeros(3, 2))
-    assert step.valid.tolist() == [True, False, True] and step.truncated.tolist() == [False, True, False]
-    assert step.reward[1] == 0 and (step.observation[1] == 0).all() and (step.final_observation[1] == 0).all()
+    assert step.valid.tolist() == [True, False, True] and step.truncated.tolist() == [
+        False,
+        True,
+        False,
+    ]
+    assert (
+        step.reward[1] == 0
+        and (step.observation[1] == 0).all()
+        and (step.final_observation[1] == 0).all()
+    )
+
+
+def test_mjlab_evaluates_on_the_device_that_it_trains_on() -> None:
+    """Only MuJoCo's tasks have C MuJoCo to be evaluated by."""
+    spec = EnvironmentSpec("mjlab", kwargs={"task": "Mjlab-Velocity-Flat-Unitree-Go1"})
+    assert evaluation_device(spec, "cuda") == "cuda"
+    assert not is_evaluated_beside(spec, "cuda")
 
 
 @pytest.mark.thorough
@@ -171,14 +226,21 @@ def test_a_broken_world_is_set_aside() -> None:
 def test_a_round_in_mjlab(tmp_path: Path) -> None:
     pytest.importorskip("mjlab", reason="needs the extra podracer-core[mjlab]")
     kwargs = {"task": "Mjlab-Velocity-Flat-Unitree-Go1"}
-    environment = make_vec_environment(EnvironmentSpec("mjlab", kwargs=kwargs, max_episode_steps=3), MEMBERS * 2)
+    environment = make_vec_environment(
+        EnvironmentSpec("mjlab", kwargs=kwargs, max_episode_steps=3), MEMBERS * 2
+    )
     assert (environment.max_episode_steps, environment.observation_space.shape) == (3, (48 + 72,))
     algorithm, collector = start(environment, *range(MEMBERS))
     rollout = collector.collect(4)
-    assert rollout.truncated[2].all() and rollout.valid.all() and rollout.observation.isfinite().all()
+    assert (
+        rollout.truncated[2].all() and rollout.valid.all() and rollout.observation.isfinite().all()
+    )
     before = algorithm.actor_state()["layers.0.weight"]
     metrics = algorithm.update(rollout)
     assert metrics["active"].all() and metrics["value_loss"].isfinite().all()
-    assert before.shape == (MEMBERS, 48, 8) and (algorithm.actor_state()["layers.0.weight"] != before).any()
+    assert (
+        before.shape == (MEMBERS, 48, 8)
+        and (algorithm.actor_state()["layers.0.weight"] != before).any()
+    )
     export_policy(checkpoint_of(algorithm, environment), tmp_path / "policy", "torchscript")
     environment.close()

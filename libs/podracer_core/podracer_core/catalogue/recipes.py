@@ -1,7 +1,8 @@
-"""What is usual for a kind of task on a device: the one table of the defaults of `train` and of jobs.
+"""What is usual for a kind of task on a device: the one table of the defaults of `train` and of
+jobs.
 
-A row is a kind of task, or one task by its id; a column is the device that trains. Explicit values always win.
-"""
+A row is a kind of task, or one task by its id; a column is the device that trains. Explicit values
+always win."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Recipe:
     evidence         the document with the measurement, in docs/
     cohort_envs      environments of a cohort that learns from rollouts, whose members share them
     member_envs      at least so many of each member
-    replaying_envs   of a member that learns from replay: it matters more how often it learns between two steps
+    replaying_envs   of a member that learns from replay: it matters more how often it learns
+                     between two steps
     hyperparameters  by algorithm, those that differ from its defaults or from its value in a search
     """
 
@@ -31,7 +33,9 @@ class Recipe:
 
     def envs_per_member(self, members: int, *, on_policy: bool) -> int:
         """The environments of each of `members`."""
-        return max(self.member_envs, self.cohort_envs // members) if on_policy else self.replaying_envs
+        return (
+            max(self.member_envs, self.cohort_envs // members) if on_policy else self.replaying_envs
+        )
 
 
 _PROCESSES = Recipe("benchmarks/auto_and_budget.md")
@@ -44,13 +48,16 @@ _WARP_PPO: Mapping[str, HyperparameterValue] = {
     "activation": "elu",
 }
 
-RECIPES: Mapping[str, Mapping[str, Recipe]] = {
-    # MuJoCo's tasks. A GPU steps thousands of worlds in hardly more time than a hundred, but a policy learns by its
+_ROBOTS = {
+    # A GPU steps thousands of worlds in hardly more time than a hundred, but a policy learns by its
     # number of updates: short rollouts. PPO's learning rate of 1e-3 is where `desired_kl` begins.
-    "mujoco": {
-        "cpu": Recipe("benchmarks/returns.md"),
-        "cuda": Recipe("benchmarks/gpu.md", 8192, 128, 128, {"ppo": _WARP_PPO}),
-    },
+    "cpu": Recipe("benchmarks/returns.md"),
+    "cuda": Recipe("benchmarks/gpu.md", 8192, 128, 128, {"ppo": _WARP_PPO}),
+}
+
+RECIPES: Mapping[str, Mapping[str, Recipe]] = {
+    "mujoco": _ROBOTS,
+    "mjlab": _ROBOTS,
     # Classic control and other environments that are batches of tensors.
     "torch": {
         "cpu": Recipe("benchmarks/ppo_cartpole.md", cohort_envs=256),
@@ -66,8 +73,14 @@ RECIPES: Mapping[str, Mapping[str, Recipe]] = {
 
 
 def find_recipe(spec: EnvironmentSpec, device: str, *, is_batched: bool = False) -> Recipe:
-    """The cell of an environment. `is_batched`: a class that steps it as a batch of tensors is known; of built-in
-    environments the catalogue knows. `device`: "cuda", "cuda:1"; any other is the CPU."""
+    """The cell of an environment. `is_batched`: a class that steps it as a batch of tensors is
+    known; of built-in environments the catalogue knows. `device`: "cuda", "cuda:1"; any other is
+    the CPU."""
     backend = find_environment(spec.id).backend if spec.id else ""
-    kind = next((name for name in (spec.id, backend) if name in RECIPES), "torch" if is_batched else "processes")
-    return RECIPES["processes" if spec.isolation else kind]["cuda" if device.startswith("cuda") else "cpu"]
+    kind = next(
+        (name for name in (spec.id, backend) if name in RECIPES),
+        "torch" if is_batched else "processes",
+    )
+    return RECIPES["processes" if spec.isolation else kind][
+        "cuda" if device.startswith("cuda") else "cpu"
+    ]

@@ -8,11 +8,16 @@ BUILT_IN = (
     EnvironmentInfo(
         id="mjlab",
         description="A task of mjlab, by its name: robots on MuJoCo Warp",
-        backend="mujoco",
+        backend="torch",
         devices=("cpu", "cuda"),
         factory="podracer_core.environments.rsl_rl:Mjlab",
         arguments=(
-            ArgumentInfo("task", "its name in mjlab", required=True, example="Mjlab-Velocity-Flat-Unitree-Go1"),
+            ArgumentInfo(
+                "task",
+                "its name in mjlab",
+                required=True,
+                example="Mjlab-Velocity-Flat-Unitree-Go1",
+            ),
         ),
     ),
 )
